@@ -4,8 +4,7 @@
 //!
 //! A write builds, walks and drops several trees, so a tree takes few allocations: the members of
 //! an object are one sorted list, and short text (nearly every key and most values) is stored
-//! inline. Members of a stored object can stay text until a caller reads them ([`parse_lazily`]).
-//! The methods are those of `serde_json`'s tree.
+//! inline. The methods are those of `serde_json`'s tree.
 
 pub mod wide;
 pub mod scan;
@@ -14,7 +13,6 @@ mod any;
 mod value;
 mod key;
 mod map;
-mod kept;
 mod equal;
 mod index;
 mod serial;
@@ -24,11 +22,10 @@ mod parse;
 
 pub use serde_json::Number;
 
-pub use kept::{is_broken, settle};
 pub use key::{MemberKey, Name};
 pub use map::{Entry, Map};
-pub use parse::{DEPTH_MAX, Lazy, Malformed, NESTED_MAX, Parsed, field_paths, parse, parse_lazily};
-pub use print::{printed_at, push_member, push_string, push_text, push_value, to_vec};
+pub use parse::{DEPTH_MAX, Malformed, NESTED_MAX, Parsed, field_paths, parse, parse_stored};
+pub use print::{push_member, push_string, push_text, push_value, to_vec};
 pub use serial::{from_value, to_value};
 pub use value::Value;
 

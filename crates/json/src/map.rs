@@ -3,34 +3,23 @@
 //! Promise: each key occurs once, and iteration follows the order of the keys' bytes, so that equal
 //! objects print as equal bytes. Nearly all objects of an API are small: a sorted list finds a
 //! member as fast as a tree of nodes, with one allocation instead of one per node. Large objects
-//! use a tree, so that no sequence of changes takes quadratic time. The members of a stored object
-//! may be text that is not parsed yet ([`Kept`]); the interface does not show the difference.
+//! use a tree, so that no sequence of changes takes quadratic time.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, btree_map};
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
 use std::{fmt, slice, vec};
 
-use super::kept::Kept;
 use super::{MemberKey, Name, Value};
 use crate::wide;
 
 /// The members of an object, sorted by key.
 #[derive(Clone)]
-pub struct Map(Form);
-
-#[derive(Clone)]
-enum Form {
-    /// Parsed, with one owner.
-    Own(Members),
-    /// Shared text; copied before the first change.
-    Kept(Arc<Kept>),
-}
+pub struct Map(Members);
 
 #[derive(Clone)]
 #[expect(clippy::box_collection, reason = "few maps have many members, and all are this wide")]
-pub(super) enum Members {
+enum Members {
     /// At most [`FEW_MAX`] members.
     Few(Vec<Member>),
     /// A map that once had more.
@@ -48,17 +37,17 @@ const SCANNED_MAX: usize = 24;
 impl Map {
     /// No members.
     pub const fn new() -> Map {
-        Map(Form::Own(Members::Few(Vec::new())))
+        Map(Members::Few(Vec::new()))
     }
 
     /// No members, with capacity for some.
     pub fn with_capacity(capacity: usize) -> Map {
-        Map::own(Members::Few(Vec::with_capacity(capacity.min(FEW_MAX))))
+        Map(Members::Few(Vec::with_capacity(capacity.min(FEW_MAX))))
     }
 
     /// Members that are sorted and have distinct keys.
     pub(crate) fn sorted(members: Vec<Member>) -> Map {
-        Map::own(match members.len() > FEW_MAX {
+        Map(match members.len() > FEW_MAX {
             true => Members::Many(Box::new(members.into_iter().collect())),
             false => Members::Few(members),
         })
@@ -67,7 +56,7 @@ impl Map {
     /// Members in any order. The last one of several with the same key wins.
     fn of(mut members: Vec<Member>) -> Map {
         if members.len() > FEW_MAX {
-            return Map::own(Members::Many(Box::new(members.into_iter().collect())));
+            return Map(Members::Many(Box::new(members.into_iter().collect())));
         }
         if !members.is_sorted_by(|one, other| one.0 < other.0) {
             members.sort_by(|one, other| one.0.cmp(&other.0));
@@ -79,66 +68,22 @@ impl Map {
                 is_same
             });
         }
-        Map::own(Members::Few(members))
-    }
-
-    fn own(members: Members) -> Map {
-        Map(Form::Own(members))
-    }
-
-    /// Members that are text.
-    pub(super) fn of_kept(kept: Arc<Kept>) -> Map {
-        Map(Form::Kept(kept))
-    }
-
-    /// The text, if they are not parsed yet.
-    pub(super) fn as_kept(&self) -> Option<&Arc<Kept>> {
-        match &self.0 {
-            Form::Own(_) => None,
-            Form::Kept(kept) => Some(kept),
-        }
-    }
-
-    #[inline(always)]
-    fn members(&self) -> &Members {
-        match &self.0 {
-            Form::Own(members) => members,
-            Form::Kept(kept) => kept.members(),
-        }
-    }
-
-    /// The members, mutable: from now on they have one owner.
-    #[inline(always)]
-    fn members_mut(&mut self) -> &mut Members {
-        if let Form::Kept(_) = self.0 {
-            *self = Map::own(std::mem::take(self).into_members());
-        }
-        match &mut self.0 {
-            Form::Own(members) => members,
-            Form::Kept(_) => unreachable!("they were made its own above"),
-        }
-    }
-
-    pub(super) fn into_members(self) -> Members {
-        match self.0 {
-            Form::Own(members) => members,
-            Form::Kept(kept) => kept.take(),
-        }
+        Map(Members::Few(members))
     }
 
     /// The number of members.
     #[inline]
     pub fn len(&self) -> usize {
-        self.members().len()
+        match &self.0 {
+            Members::Few(members) => members.len(),
+            Members::Many(members) => members.len(),
+        }
     }
 
     /// Whether there are none.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        match &self.0 {
-            Form::Own(members) => members.len() == 0,
-            Form::Kept(kept) => kept.text() == "{}",
-        }
+        self.len() == 0
     }
 
     /// The value of a key.
@@ -155,7 +100,10 @@ impl Map {
 
     /// The value of a key, given the key's first eight bytes as a number.
     fn find(&self, begin: u64, key: &str) -> Option<&Value> {
-        self.members().find(begin, key)
+        match &self.0 {
+            Members::Few(members) => position(members, begin, key).map(|at| &members[at].1),
+            Members::Many(members) => members.get(key),
+        }
     }
 
     /// The value of a key, mutable.
@@ -165,7 +113,7 @@ impl Map {
     }
 
     fn find_mut(&mut self, begin: u64, key: &str) -> Option<&mut Value> {
-        match self.members_mut() {
+        match &mut self.0 {
             Members::Few(members) => position(members, begin, key).map(|at| &mut members[at].1),
             Members::Many(members) => members.get_mut(key),
         }
@@ -179,7 +127,7 @@ impl Map {
 
     /// Sets a member and returns its previous value.
     pub fn insert(&mut self, key: MemberKey, value: Value) -> Option<Value> {
-        let members = match self.members_mut() {
+        let members = match &mut self.0 {
             Members::Few(members) => members,
             Members::Many(members) => return members.insert(key, value),
         };
@@ -194,7 +142,7 @@ impl Map {
 
     /// Inserts a member at its position.
     fn put(&mut self, at: usize, key: MemberKey, value: Value) -> &mut Value {
-        let members = self.members_mut();
+        let members = &mut self.0;
         if let Members::Few(few) = members
             && few.len() == FEW_MAX
         {
@@ -211,7 +159,7 @@ impl Map {
 
     /// Removes a member and returns its value.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
-        match self.members_mut() {
+        match &mut self.0 {
             Members::Few(members) => {
                 position(members, wide::begin(key), key).map(|at| members.remove(at).1)
             }
@@ -222,7 +170,7 @@ impl Map {
     /// The entry of a key, occupied or vacant.
     pub fn entry(&mut self, key: impl Into<MemberKey>) -> Entry<'_> {
         let key = key.into();
-        let place = match self.members() {
+        let place = match &self.0 {
             Members::Few(members) => place(members, &key),
             Members::Many(members) if members.contains_key(&key) => Ok(0),
             Members::Many(_) => Err(0),
@@ -231,7 +179,7 @@ impl Map {
             Ok(at) => at,
             Err(at) => return Entry::Vacant(Vacant { map: self, at, key }),
         };
-        Entry::Occupied(match self.members_mut() {
+        Entry::Occupied(match &mut self.0 {
             Members::Few(members) => &mut members[at].1,
             Members::Many(members) => members.get_mut(&key).expect("it was found above"),
         })
@@ -239,7 +187,7 @@ impl Map {
 
     /// Removes the members for which `wanted` is false.
     pub fn retain(&mut self, mut wanted: impl FnMut(&MemberKey, &mut Value) -> bool) {
-        match self.members_mut() {
+        match &mut self.0 {
             Members::Few(members) => members.retain_mut(|(key, value)| wanted(key, value)),
             Members::Many(members) => members.retain(wanted),
         }
@@ -258,7 +206,7 @@ impl Map {
     /// All members, by key.
     #[inline]
     pub fn iter(&self) -> Iter<'_> {
-        match self.members() {
+        match &self.0 {
             Members::Few(members) => Iter::Few(members.iter()),
             Members::Many(members) => Iter::Many(members.iter()),
         }
@@ -267,7 +215,7 @@ impl Map {
     /// All members, by key, with mutable values.
     #[inline]
     pub fn iter_mut(&mut self) -> IterMut<'_> {
-        match self.members_mut() {
+        match &mut self.0 {
             Members::Few(members) => IterMut::Few(members.iter_mut()),
             Members::Many(members) => IterMut::Many(members.iter_mut()),
         }
@@ -289,23 +237,6 @@ impl Map {
     #[inline]
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
         self.iter_mut().map(|(_, value)| value)
-    }
-}
-
-impl Members {
-    fn len(&self) -> usize {
-        match self {
-            Members::Few(members) => members.len(),
-            Members::Many(members) => members.len(),
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn find(&self, begin: u64, key: &str) -> Option<&Value> {
-        match self {
-            Members::Few(members) => position(members, begin, key).map(|at| &members[at].1),
-            Members::Many(members) => members.get(key),
-        }
     }
 }
 
@@ -471,7 +402,7 @@ impl IntoIterator for Map {
     type IntoIter = IntoIter;
 
     fn into_iter(self) -> IntoIter {
-        match self.into_members() {
+        match self.0 {
             Members::Few(members) => IntoIter::Few(members.into_iter()),
             Members::Many(members) => IntoIter::Many(members.into_iter()),
         }
@@ -498,12 +429,6 @@ impl<K: Into<MemberKey>, V: Into<Value>> Extend<(K, V)> for Map {
     }
 }
 
-impl Default for Members {
-    fn default() -> Members {
-        Members::Few(Vec::new())
-    }
-}
-
 impl Default for Map {
     fn default() -> Map {
         Map::new()
@@ -512,17 +437,7 @@ impl Default for Map {
 
 impl PartialEq for Map {
     fn eq(&self, other: &Map) -> bool {
-        let are_one = match (&self.0, &other.0) {
-            (Form::Kept(one), Form::Kept(other)) => {
-                Arc::ptr_eq(one, other) || one.text() == other.text()
-            }
-            // Below what is shared.
-            _ => std::ptr::eq(self, other),
-        };
-        if are_one {
-            return true;
-        }
-        match (self.members(), other.members()) {
+        match (&self.0, &other.0) {
             (Members::Few(one), Members::Few(other)) => one == other,
             _ => self.len() == other.len() && self.iter().eq(other),
         }

@@ -33,15 +33,6 @@ pub struct Parsed {
     pub duplicates: Vec<String>,
 }
 
-/// Which parts of a document [`parse_lazily`] leaves as text.
-#[derive(Clone, Copy)]
-pub struct Lazy {
-    /// The member of the document that is parsed. The others stay text if they are objects.
-    pub parsed: &'static str,
-    /// The field of that member that becomes a string: its own text.
-    pub text: &'static str,
-}
-
 /// Why bytes are not a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed(String);
@@ -73,22 +64,15 @@ pub fn parse(body: &[u8]) -> Result<Parsed, Malformed> {
     }
 }
 
-/// Parses a document that was checked when it was written, such as a stored object. Members that
-/// are objects stay text until a caller reads them, apart from the one that `lazy` names.
-pub fn parse_lazily(object: &[u8], lazy: Lazy) -> Result<Value, Malformed> {
+/// Parses a document that was checked when it was written. The value of `verbatim`, a field of a
+/// member of the document, becomes a string: its own text.
+pub fn parse_stored(object: &[u8], verbatim: [&'static str; 2]) -> Result<Value, Malformed> {
     let text = std::str::from_utf8(object)
         .map_err(|error| Malformed(format!("invalid UTF-8 at byte {}", error.valid_up_to())))?;
-    let mut parser = Parser { lazy: Some(lazy), ..Parser::new(text) };
+    // Defaults may have added objects to a document that had as many as it may.
+    let mut parser =
+        Parser { nested_left: usize::MAX, verbatim: Some(verbatim), ..Parser::new(text) };
     parser.value(&Path::Root)
-}
-
-/// Parses the text of a lazy member.
-pub(crate) fn kept(text: &str) -> Result<Map, Malformed> {
-    let mut parser = Parser::new(text);
-    match parser.value(&Path::Root)? {
-        Value::Object(members) if parser.peek().is_none() => Ok(members),
-        _ => Err(parser.unexpected("after a member")),
-    }
 }
 
 /// The path of every field of a document, in the order of the document. For small documents that
@@ -106,15 +90,15 @@ struct Parser<'a> {
     text: &'a str,
     at: usize,
     depth: u32,
-    /// The number of objects and lists so far.
-    nested: usize,
+    /// How many more objects and lists the document may have.
+    nested_left: usize,
     /// Members of the open objects, outer ones first: a map is built when its size is known.
     members: Vec<(MemberKey, Value)>,
     duplicates: Vec<String>,
     /// Paths of all fields so far; `None` if the caller does not need them.
     fields: Option<Vec<String>>,
-    /// Which parts stay text.
-    lazy: Option<Lazy>,
+    /// The member and its field that become a string.
+    verbatim: Option<[&'static str; 2]>,
 }
 
 impl<'a> Parser<'a> {
@@ -123,11 +107,11 @@ impl<'a> Parser<'a> {
             text,
             at: 0,
             depth: 0,
-            nested: 0,
+            nested_left: NESTED_MAX,
             members: Vec::with_capacity(MEMBERS),
             duplicates: Vec::new(),
             fields: None,
-            lazy: None,
+            verbatim: None,
         }
     }
 
@@ -176,11 +160,11 @@ impl<'a> Parser<'a> {
         if self.depth == DEPTH_MAX {
             return Err(Malformed::new("exceeded max depth"));
         }
-        if self.nested == NESTED_MAX {
+        if self.nested_left == 0 {
             return Err(Malformed::new("exceeded max number of objects and lists"));
         }
         self.depth += 1;
-        self.nested += 1;
+        self.nested_left -= 1;
         self.at += 1;
         let value = read(self)?;
         self.depth -= 1;
@@ -208,9 +192,9 @@ impl<'a> Parser<'a> {
             // Reserves the position before the members of nested objects.
             let at = self.members.len();
             self.members.push((MemberKey::new(&key), Value::Null));
-            self.members[at].1 = match self.lazy {
-                Some(lazy) => self.packed(&Path::Field(path, &key), lazy)?,
-                None => self.value(&Path::Field(path, &key))?,
+            self.members[at].1 = match self.is_verbatim(path, &key) {
+                true => self.skipped()?.into(),
+                false => self.value(&Path::Field(path, &key))?,
             };
             match self.peek() {
                 Some(b',') => self.at += 1,
@@ -233,18 +217,11 @@ impl<'a> Parser<'a> {
         self.members.drain(start..).collect()
     }
 
-    /// A value, or its text.
-    fn packed(&mut self, path: &Path<'_>, lazy: Lazy) -> Result<Value, Malformed> {
-        match path {
-            Path::Field(Path::Field(Path::Root, above), key)
-                if *key == lazy.text && *above == lazy.parsed =>
-            {
-                Ok(self.skipped()?.into())
-            }
-            Path::Field(Path::Root, key) if *key != lazy.parsed && self.peek() == Some(b'{') => {
-                Ok(Value::Object(Map::kept(key, self.skipped()?)))
-            }
-            _ => self.value(path),
+    /// Whether the value of a key becomes a string.
+    fn is_verbatim(&self, path: &Path<'_>, key: &str) -> bool {
+        match (self.verbatim, path) {
+            (Some(verbatim), Path::Field(Path::Root, above)) => verbatim == [*above, key],
+            _ => false,
         }
     }
 
@@ -493,6 +470,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::json;
 
     #[track_caller]
     fn check(text: &str, expected: Result<&str, &str>) {
@@ -587,6 +565,23 @@ mod tests {
         let many = |count: usize| format!("[{}{{}}]", "{},".repeat(count));
         check(&many(NESTED_MAX), Err("exceeded max number of objects and lists"));
         assert!(parse(many(NESTED_MAX - 2).as_bytes()).is_ok());
+        // A stored document may have grown.
+        assert!(parse_stored(many(NESTED_MAX).as_bytes(), ["a", "b"]).is_ok());
+    }
+
+    #[test]
+    fn one_field_of_a_stored_document_becomes_its_text() {
+        let stored = br#"{"a":{"a":[1],"b":[{"c":"\u003c"}]},"b":[2],"c":{"b":[3],"a":{"b":[4]}}}"#;
+        let parsed = parse_stored(stored, ["a", "b"]).unwrap();
+        let expected = json!({
+            "a": { "a": [1], "b": r#"[{"c":"\u003c"}]"# },
+            "b": [2],
+            "c": { "b": [3], "a": { "b": [4] } },
+        });
+        assert_eq!(parsed, expected);
+        for wrong in ["{\"a\":{\"b\":[1", "{\"a\":{\"b\":}}", "{\"a\" 1}"] {
+            assert!(parse_stored(wrong.as_bytes(), ["a", "b"]).is_err(), "{wrong}");
+        }
     }
 
     fn values() -> impl Strategy<Value = Value> {

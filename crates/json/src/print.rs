@@ -51,9 +51,6 @@ pub fn push_value(out: &mut Vec<u8>, value: &Value) {
 }
 
 fn push_object(out: &mut Vec<u8>, members: &Map) {
-    if let Some(kept) = members.as_kept() {
-        return out.extend_from_slice(kept.text().as_bytes());
-    }
     out.push(b'{');
     for (index, (key, value)) in members.iter().enumerate() {
         if index > 0 {
@@ -184,93 +181,6 @@ fn push_escape(out: &mut Vec<u8>, letter: &[u8]) {
     };
     // Writing to memory cannot fail.
     let _ = write!(out, "\\u{code:04x}");
-}
-
-/// Whether [`push_value`] would write these members as this text.
-pub(super) fn is_printed(members: &Map, text: &str) -> bool {
-    let mut printed = Printed(text.as_bytes());
-    printed.is_object(members) && printed.0.is_empty()
-}
-
-/// The number of bytes that a value takes at the start of a text that [`push_value`] wrote; `None`
-/// if the text starts with another value.
-pub fn printed_at(text: &[u8], value: &Value) -> Option<usize> {
-    let mut printed = Printed(text);
-    printed.is_value(value).then(|| text.len() - printed.0.len())
-}
-
-/// The remainder of a text during a comparison.
-struct Printed<'a>(&'a [u8]);
-
-impl Printed<'_> {
-    fn is_value(&mut self, value: &Value) -> bool {
-        match value {
-            Value::String(text) => self.is_string(text),
-            Value::Object(members) => self.is_object(members),
-            Value::Array(items) => self.is_array(items),
-            Value::Bool(true) => self.is(b"true"),
-            Value::Bool(false) => self.is(b"false"),
-            Value::Null => self.is(b"null"),
-            Value::Number(number) => match number.as_i64() {
-                Some(number) => self.is(itoa::Buffer::new().format(number).as_bytes()),
-                None => self.is(number.to_string().as_bytes()),
-            },
-        }
-    }
-
-    fn is_array(&mut self, items: &[Value]) -> bool {
-        let mut between = b'[';
-        let are_all = items
-            .iter()
-            .all(|item| self.is_byte(std::mem::replace(&mut between, b',')) && self.is_value(item));
-        are_all && (!items.is_empty() || self.is_byte(b'[')) && self.is_byte(b']')
-    }
-
-    fn is_object(&mut self, members: &Map) -> bool {
-        let mut between = b'{';
-        let are_all = members.iter().all(|(key, value)| {
-            self.is_byte(std::mem::replace(&mut between, b','))
-                && self.is_string(key)
-                && self.is_byte(b':')
-                && self.is_value(value)
-        });
-        are_all && (!members.is_empty() || self.is_byte(b'{')) && self.is_byte(b'}')
-    }
-
-    fn is_string(&mut self, text: &str) -> bool {
-        let [b'"', rest @ ..] = self.0 else { return false };
-        let end = wide::quote_or_control(rest);
-        match rest.get(end) {
-            // The text contains no escapes, so its bytes can be compared.
-            Some(b'"') if rest[..end] == *text.as_bytes() => {
-                self.0 = &rest[end + 1..];
-                true
-            }
-            Some(b'\\') => {
-                let mut printed = Vec::with_capacity(text.len() + 16);
-                push_string(&mut printed, text);
-                self.is(&printed)
-            }
-            _ => false,
-        }
-    }
-
-    /// Skips `expected` if it comes next.
-    fn is(&mut self, expected: &[u8]) -> bool {
-        let rest = self.0.strip_prefix(expected);
-        self.0 = rest.unwrap_or(self.0);
-        rest.is_some()
-    }
-
-    fn is_byte(&mut self, expected: u8) -> bool {
-        match self.0 {
-            [first, rest @ ..] if *first == expected => {
-                self.0 = rest;
-                true
-            }
-            _ => false,
-        }
-    }
 }
 
 /// A formatter that adds the HTML escapes.

@@ -119,28 +119,6 @@ impl<'a> Scanner<'a> {
         Scanner { bytes, at: at as usize }
     }
 
-    /// The bytes from the current position on.
-    #[inline]
-    pub fn rest(&self) -> &'a [u8] {
-        &self.bytes[self.at..]
-    }
-
-    /// Skips a key and its colon if it is `key`, written without escapes and white space.
-    #[inline]
-    pub fn skip_key(&mut self, key: &str) -> bool {
-        let rest =
-            self.rest().strip_prefix(b"\"").and_then(|rest| rest.strip_prefix(key.as_bytes()));
-        let is_it = rest.is_some_and(|rest| rest.starts_with(b"\":"));
-        self.at += if is_it { key.len() + 3 } else { 0 };
-        is_it
-    }
-
-    /// Skips bytes that the caller has read already.
-    #[inline]
-    pub fn skip(&mut self, count: usize) {
-        self.at += count;
-    }
-
     /// The current position.
     #[inline]
     pub fn offset(&self) -> usize {
@@ -226,26 +204,15 @@ impl<'a> Scanner<'a> {
         &mut self,
         mut visit: impl FnMut(Span, &mut Scanner<'a>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.members(|at| {
-            let key = at.string()?;
-            at.expect(b':')?;
-            visit(key, at)
-        })
-    }
-
-    /// [`Scanner::object`] for a visitor that reads the key itself.
-    pub fn members<E: From<Malformed>>(
-        &mut self,
-        mut visit: impl FnMut(&mut Scanner<'a>) -> Result<(), E>,
-    ) -> Result<(), E> {
         self.expect(b'{')?;
         if self.peek() == Some(b'}') {
             self.at += 1;
             return Ok(());
         }
         loop {
-            self.peek();
-            visit(self)?;
+            let key = self.string()?;
+            self.expect(b':')?;
+            visit(key, self)?;
             match self.peek() {
                 Some(b',') => self.at += 1,
                 Some(b'}') => {

@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use headwater_json::{Lazy, Malformed, Map, Parsed, Value};
+use headwater_json::{Malformed, Map, Parsed, Value};
 
 use crate::protobuf::Envelope;
 use crate::types::Types;
@@ -219,10 +219,9 @@ pub fn delete_options(format: Format, body: &[u8]) -> Result<Decoded, Error> {
 }
 
 /// Parses a stored object. Its `managedFields` become a string, their text, as [`crate::managed`]
-/// reads them: they are about half of most objects. Members other than the metadata stay text
-/// until a caller reads them.
+/// reads them: they are about half of most objects.
 pub fn stored(object: &[u8]) -> Result<Value, Malformed> {
-    headwater_json::parse_lazily(object, Lazy { parsed: "metadata", text: "managedFields" })
+    headwater_json::parse_stored(object, ["metadata", "managedFields"])
 }
 
 /// Parses a document of any type.

@@ -76,8 +76,6 @@ impl Plan {
 
     fn value(&self, shape: &ValueType, value: &mut Value) {
         match (shape, value) {
-            // The member was defaulted when it was stored.
-            (_, Value::Object(object)) if object.is_kept() => {}
             (ValueType::Struct(id), Value::Object(object)) => {
                 self.object(Types::builtin().get(*id), object);
             }
@@ -93,16 +91,6 @@ impl Plan {
 }
 
 impl Rule {
-    /// Whether the rule applies to a part that was defaulted before.
-    fn is_done(&self, object: &Object) -> bool {
-        match &self.action {
-            Action::Set(to, _) | Action::SetZero(to, _) | Action::Copy(to, _) => {
-                matches!(&**to, [member, _, ..] if is_kept(object, member))
-            }
-            Action::Call(_) => false,
-        }
-    }
-
     fn read(line: &'static str) -> Rule {
         if let Some(name) = line.strip_prefix('@') {
             return Rule { when: When::Always, action: Action::Call(named(name)) };
@@ -122,7 +110,7 @@ impl Rule {
     }
 
     fn apply(&self, object: &mut Object) {
-        if self.is_done(object) || !self.when.holds(object) {
+        if !self.when.holds(object) {
             return;
         }
         match &self.action {
@@ -141,11 +129,6 @@ impl Rule {
             _ => {}
         }
     }
-}
-
-/// Whether a member is unchanged since it was stored: then it was defaulted before.
-fn is_kept(object: &Object, member: &str) -> bool {
-    matches!(object.get(member), Some(Value::Object(members)) if members.is_kept())
 }
 
 /// Creates missing objects on the path; does nothing if another value is in the way.
@@ -231,7 +214,7 @@ fn custom_names(spec: &mut Object) {
 
 /// With host networking, sets the host port of each container port.
 fn host_ports(pod: &mut Object) {
-    if is_kept(pod, "spec") || get(pod, &["spec", "hostNetwork"]) != Some(&Value::Bool(true)) {
+    if get(pod, &["spec", "hostNetwork"]) != Some(&Value::Bool(true)) {
         return;
     }
     for list in ["containers", "initContainers"] {
@@ -311,9 +294,6 @@ fn pod_ips(status: &mut Object) {
 
 /// Sets missing requests of a pod, not of a template, to the limits.
 fn requests_from_limits(pod: &mut Object) {
-    if is_kept(pod, "spec") {
-        return;
-    }
     for list in ["containers", "initContainers"] {
         for container in items(pod, &["spec", list]) {
             if let Some(Value::Object(resources)) = container.get_mut("resources") {

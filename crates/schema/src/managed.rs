@@ -15,7 +15,6 @@ mod owned;
 mod stored;
 mod structure;
 mod versions;
-mod within;
 
 use std::borrow::Cow;
 

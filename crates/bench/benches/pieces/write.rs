@@ -79,7 +79,6 @@ fn updated(name: &'static str) -> Piece {
     Piece::new(name, TIMES, move |_| {
         let old = decode::stored(black_box(&stored)).expect("it is stored");
         let mut new = new.clone();
-        json::settle(&mut new, &old);
         let structure = Builtin::of(&kind).expect("pods are built in");
         managed::track_update(Some(&old), &mut new, &write(), structure)
             .expect("it can be tracked");

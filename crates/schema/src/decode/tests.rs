@@ -328,7 +328,7 @@ fn pods() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A JSON patch can copy one member of a stored object over another, where it must be checked again.
+/// A JSON patch can copy one member of a stored object over another, where it has another type.
 #[test]
 fn a_stored_member_that_a_patch_moves_is_fitted_again() {
     let pods = builtin().into_iter().find(|kind| kind.kind == "Pod").unwrap();
@@ -337,13 +337,13 @@ fn a_stored_member_that_a_patch_moves_is_fitted_again() {
     )
     .unwrap();
     let whole = super::refit(&pods, stored.clone()).unwrap();
-    assert!(whole.unknown.is_empty() && whole.value["spec"].as_object().unwrap().is_kept());
+    assert!(whole.unknown.is_empty());
+    assert_eq!(whole.value["spec"]["nodeName"], "n");
     let mut moved = stored.clone();
     moved["spec"] = stored["status"].clone();
     moved["metadata"]["annotations"] = stored["spec"].clone();
     let fitted = super::refit(&pods, moved).unwrap();
     assert_eq!(fitted.unknown, ["spec.conditions", "spec.phase"]);
-    assert!(!fitted.value["spec"].as_object().unwrap().is_kept());
     assert_eq!(fitted.value["spec"].get("phase"), None);
     let mut mistyped = stored.clone();
     mistyped["metadata"]["labels"] = stored["status"].clone();

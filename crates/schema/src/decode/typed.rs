@@ -72,8 +72,6 @@ impl Fit<'_> {
                     *value = Value::Null;
                 }
                 Some(_) if value.is_null() => {}
-                // The member was fitted when it was stored.
-                Some(_) if matches!(path, Path::Root) && is_kept_as(value, key) => {}
                 Some(field) => {
                     self.value(&field.shape, value, Place { path: &here, within: of })?;
                     if field.zero == Zero::Dropped && is_empty(value) {
@@ -204,10 +202,6 @@ impl Place<'_> {
             self.path.fields()
         )
     }
-}
-
-fn is_kept_as(value: &Value, member: &str) -> bool {
-    value.as_object().is_some_and(|members| members.is_kept_as(member))
 }
 
 fn is_empty(value: &Value) -> bool {

@@ -103,7 +103,6 @@ fn pod(pod: &mut Object) {
 fn pod_again(pod: &mut Object, old: &Object) {
     if let (Some(Value::Object(spec)), Some(Value::Object(before))) =
         (pod.get_mut("spec"), old.get("spec"))
-        && !spec.is_kept()
     {
         keep_absent(spec, before, &["priority", "preemptionPolicy"]);
         eviction_tolerations(spec);
@@ -210,9 +209,9 @@ fn service(service: &mut Object, old: &Object) {
 fn keep_absent(spec: &mut Object, before: &Object, names: &[&str]) {
     for name in names {
         if is_zero(spec.get(name))
-            && let Some(value) = before.peek(name)
+            && let Some(value) = before.get(name)
         {
-            spec.insert((*name).into(), value.into_owned());
+            spec.insert((*name).into(), value.clone());
         }
     }
 }

@@ -7,7 +7,6 @@ use headwater_json::{Map, Value};
 use super::compare::{ElementNames, zip};
 use super::fields::{FieldSet, Step};
 use super::structure::{Form, Structure};
-use super::within::is_within;
 use headwater_api::query::quote;
 
 /// Merges a configuration into the current object.
@@ -21,12 +20,6 @@ fn merge<S: Structure>(
     structure: S,
 ) -> Option<Value> {
     let (Some(current), Some(wanted)) = (ours, theirs) else { return theirs.or(ours).cloned() };
-    // An unchanged stored member is shared and need not be parsed.
-    if let Some(stored) = current.as_object().and_then(Map::stored_text)
-        && is_within(wanted, stored, structure)
-    {
-        return Some(current.clone());
-    }
     // Usually the values are equal, and equality is much cheaper than the walk below.
     if current == wanted {
         return Some(wanted.clone());

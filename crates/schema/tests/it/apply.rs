@@ -71,9 +71,9 @@ proptest! {
         }
     }
 
-    /// An apply has the same result whether the stored object is text or a tree.
+    /// An apply has the same result for an object that was printed and parsed.
     #[test]
-    fn what_is_stored_as_text_is_applied_to_as_a_tree_is(seed: u64, other: u64, place: usize) {
+    fn what_was_stored_is_applied_to_as_the_tree_is(seed: u64, other: u64, place: usize) {
         let kinds = kinds();
         let (kind, of) = kinds[seed as usize % kinds.len()];
         let named = |seed| {
@@ -101,10 +101,10 @@ proptest! {
             managed::unpack(&mut whole);
             let mut text = Vec::new();
             json::push_value(&mut text, &whole);
-            let kept = decode::stored(&text).unwrap();
+            let stored = decode::stored(&text).unwrap();
             for manager in ["m", "n"] {
                 let expected = applied(kind, Some(&tree), &second, (manager, 2));
-                let found = applied(kind, Some(&kept), &second, (manager, 2));
+                let found = applied(kind, Some(&stored), &second, (manager, 2));
                 prop_assert_eq!(found, expected, "{}", second);
             }
         }

@@ -2,7 +2,7 @@
 
 use headwater_api::Status;
 use headwater_api::clock::rfc3339;
-use headwater_json::{self as json, Map, Value};
+use headwater_json::{Map, Value};
 use headwater_schema::defaults;
 
 use super::{Admit, Attempt};
@@ -58,8 +58,6 @@ fn on_update(attempt: &mut Attempt<'_>, old: &Value) {
     if matches!(attempt.subresource, "" | "scale") {
         defaults::prepare_for_update(attempt.kind.storage(), attempt.new, old);
     }
-    // From here on the object is complete and is compared with the old one several times.
-    json::settle(attempt.new, old);
     let before = &old["metadata"];
     let metadata = metadata(attempt.new);
     metadata.remove("selfLink");

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use headwater_api::options::WriteOptions;
 use headwater_api::status::FieldError;
 use headwater_api::{Revision, Status, status as api_status};
-use headwater_json::{self as json, Value};
+use headwater_json::Value;
 use headwater_schema::{managed, warnings};
 use headwater_store::{Guard, Key, Op, Record};
 use http::StatusCode;
@@ -472,9 +472,6 @@ impl Update<'_> {
             track(self.server, &mut manager, kind, Some(old), &mut new, made).await?;
         }
         let is_noop = new == *old && !self.is_stale();
-        if json::is_broken(old) {
-            return Err(status::internal("a stored object cannot be read"));
-        }
         if is_noop || self.options.dry_run {
             let stored = canonical(&new).into();
             return Ok(Some(self.done(Answer { stored, revision: current.revision })));

@@ -403,6 +403,7 @@ impl Slot {
             }
             WatchStep::Closed => self.watcher = None,
             WatchStep::Failed(error) => panic!("{error}"),
+            WatchStep::Stopping(_) => panic!("nobody stops the cache"),
         }
     }
 

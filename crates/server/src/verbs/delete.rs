@@ -113,7 +113,7 @@ pub(crate) async fn collection(
         at => at,
     };
     let snapshot = read::snapshot(server, resource, at).await?;
-    let mut page = ListPage::cut(&snapshot, &filter, resource, &list, None);
+    let mut page = ListPage::cut(&snapshot, &filter, resource, &list);
     page.gather(&snapshot, &filter);
     let (kind, objects) = (&resource.kind, page.objects.clone());
     // The response is built first: if that fails, nothing is deleted.

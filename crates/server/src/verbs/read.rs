@@ -60,19 +60,9 @@ pub(crate) async fn list(
     let snapshot = snapshot(server, resource, &options.at).await?;
     let bytes = fairness::list_bytes(&snapshot, &filter.namespace, options.limit);
     let weight = server.fairness().list(bytes)?;
-    let kept = server.cache().resource(&resource.kind.prefix);
-    let begin = begin(resource, &options);
-    let there = match &begin {
-        None if filter.only_namespace().is_empty() => Some(snapshot.len()),
-        None => None,
-        Some(after) => kept.remaining_after(&snapshot, &place(&filter, after)),
-    };
-    let mut page = ListPage::cut(&snapshot, &filter, resource, &options, there);
+    let mut page = ListPage::cut(&snapshot, &filter, resource, &options);
     if !page.continue_token.is_empty() {
-        kept.keep(&snapshot);
-        if let (Some(last), Some(left)) = (page.objects.last(), page.remaining) {
-            kept.note_remaining(&snapshot, place(&filter, &format!("{}\0", last.key())), left);
-        }
+        server.cache().resource(&resource.kind.prefix).keep(&snapshot);
     }
     page.convert(server, resource, &snapshot, &filter).await?;
     Ok(encode::list(server, call, resource, &snapshot, page, filter, Some(weight)))
@@ -157,14 +147,12 @@ pub(crate) struct ListPage {
 }
 
 impl ListPage {
-    /// Selects the requested page of a snapshot. `there` is the number of objects of the namespace
-    /// from the start of the page, if known.
+    /// Selects the requested page of a snapshot.
     pub(crate) fn cut(
         snapshot: &Snapshot,
         filter: &Filter,
         resource: &ResourcePath,
         options: &ListOptions,
-        there: Option<usize>,
     ) -> ListPage {
         let mut page = ListPage {
             objects: Vec::new(),
@@ -181,10 +169,8 @@ impl ListPage {
         if let (true, Some(last)) = (more, page.objects.last()) {
             let start = relative(last.key(), &resource.namespace);
             page.continue_token = Token::after(start, snapshot.revision()).encode();
-            page.remaining = filter.selects_all().then(|| match there {
-                Some(there) => there.saturating_sub(page.objects.len()),
-                None => matching.count() + 1,
-            });
+            let count = || snapshot.count(&filter.namespace, Some(last.key()));
+            page.remaining = filter.selects_all().then(count);
         }
         page
     }
@@ -225,11 +211,6 @@ fn begin(resource: &ResourcePath, options: &ListOptions) -> Option<String> {
         ReadAt::Continue(token) => Some(absolute(&token.start, &resource.namespace)),
         ReadAt::Fresh(_) | ReadAt::Exact(_) => None,
     }
-}
-
-/// The key of a page boundary: the remainder also depends on the namespace.
-fn place(filter: &Filter, after: &str) -> String {
-    format!("{}\n{after}", filter.namespace)
 }
 
 /// A token's key is relative to the collection of the request (S3.13).

@@ -6,7 +6,6 @@
 //! only grows (R21).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -74,8 +73,7 @@ struct Shared {
     options: Options,
     resources: RwLock<HashMap<String, Arc<Resource>>>,
     /// Every change up to here is visible in every resource.
-    applied: Progress,
-    is_stopping: AtomicBool,
+    applied: Arc<Progress>,
 }
 
 /// Records per page when the cache is loaded: enough to amortize the call, few enough for their
@@ -98,8 +96,7 @@ impl Cacher {
             store,
             options,
             resources: RwLock::new(HashMap::new()),
-            applied: Progress::new(),
-            is_stopping: AtomicBool::new(false),
+            applied: Arc::new(Progress::new()),
         };
         let cache = Cache { shared: Arc::new(shared) };
         Cacher {
@@ -263,7 +260,7 @@ impl Cacher {
     /// Applies a batch. Returns whether the watch can continue.
     fn take(&mut self, batch: Option<Result<Batch, StoreError>>) -> Result<bool, Error> {
         match batch {
-            Some(Ok(batch)) => match self.apply(&batch) {
+            Some(Ok(batch)) => match self.apply(batch) {
                 Ok(()) => Ok(true),
                 Err(ApplyError::Malformed(error)) => Err(error),
                 Err(ApplyError::Gap(key)) => {
@@ -280,15 +277,10 @@ impl Cacher {
         }
     }
 
-    fn apply(&mut self, batch: &Batch) -> Result<(), ApplyError> {
+    fn apply(&mut self, mut batch: Batch) -> Result<(), ApplyError> {
         let fresh = batch.changes.partition_point(|change| change.revision <= self.position);
-        let mut rest = &batch.changes[fresh..];
-        while let Some(first) = rest.first() {
-            let prefix = collection_of(first.key.as_str());
-            let same = |change: &Change| collection_of(change.key.as_str()) == prefix;
-            let run = rest.iter().take_while(|change| same(change)).count();
-            self.due.extend(self.cache.resource(prefix).apply(&rest[..run])?);
-            rest = &rest[run..];
+        for run in runs(&mut batch.changes[fresh..]) {
+            self.due.extend(self.cache.resource(collection(&run[0])).apply(run)?);
         }
         self.position = self.position.max(batch.complete_to);
         self.cache.shared.applied.set(self.position);
@@ -329,10 +321,6 @@ impl Cache {
     /// The store behind the cache.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.shared.store
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.shared.is_stopping.load(Ordering::Acquire)
     }
 
     /// The revision up to which every change is visible.
@@ -423,7 +411,7 @@ impl Cache {
 
     fn add(&self, mut loads: ResourceLoads, records: Vec<Record>) -> Result<ResourceLoads, Error> {
         for record in records {
-            let prefix = collection_of(record.key.as_str());
+            let prefix = key::collection_of(record.key.as_str());
             match loads.get_mut(prefix) {
                 Some(load) => load.add(&record)?,
                 None => {
@@ -500,13 +488,17 @@ impl Cache {
 
     /// Starts a watch. Callers wait for freshness first.
     pub fn watch(&self, resource: &Arc<Resource>, filter: &Filter, start: WatchStart) -> Watcher {
-        Watcher::new(self.clone(), Arc::clone(resource), filter, start)
+        Watcher::new(
+            Arc::clone(resource),
+            Arc::clone(&self.shared.store),
+            Arc::clone(&self.shared.applied),
+            filter,
+            start,
+        )
     }
 
-    /// Ends every watcher with [`crate::WatchStep::Stopping`], after its pending events.
-    pub fn stop(&self) {
-        // In this order: a watcher that is woken must see the flag.
-        self.shared.is_stopping.store(true, Ordering::Release);
+    /// Wakes every watcher, so that its task checks for other events, such as a shutdown.
+    pub fn wake_watchers(&self) {
         self.resources().iter().for_each(|resource| resource.wake_watchers());
     }
 
@@ -516,23 +508,56 @@ impl Cache {
     }
 }
 
-/// `/registry/core/pods/default/a` is in the collection `/registry/core/pods/`.
-fn collection_of(key: &str) -> &str {
-    let mut slashes = key.match_indices('/').map(|(at, _)| at);
-    match slashes.nth(3) {
-        Some(end) => &key[..=end],
-        None => key,
+fn collection(change: &Change) -> &str {
+    key::collection_of(change.key.as_str())
+}
+
+/// Consecutive changes of one collection. All changes of one collection that share a revision are
+/// in one run: a watcher that has received a part of them would resume after the others.
+fn runs(changes: &mut [Change]) -> impl Iterator<Item = &[Change]> {
+    for revision in changes.chunk_by_mut(|a, b| a.revision == b.revision) {
+        if revision.len() > 1 {
+            revision.sort_by(|a, b| collection(a).cmp(collection(b)));
+        }
     }
+    changes.chunk_by(|a, b| collection(a) == collection(b))
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use headwater_store::{ChangeKind, Key};
+
     use super::*;
 
+    /// R10
     #[test]
-    fn a_key_belongs_to_its_collection() {
-        assert_eq!(collection_of("/registry/core/pods/default/a"), "/registry/core/pods/");
-        assert_eq!(collection_of("/registry/apps/deployments/ns/a"), "/registry/apps/deployments/");
-        assert_eq!(collection_of("/registry/core/nodes/n1"), "/registry/core/nodes/");
+    fn changes_of_one_resource_at_one_revision_are_applied_together() {
+        let change = |(revision, key): &(u64, &str)| Change {
+            revision: Revision(*revision),
+            key: Key::new(format!("/registry/core/{key}")),
+            kind: ChangeKind::Created,
+            value: Bytes::new(),
+            prev: None,
+        };
+        let written = [
+            (1, "pods/b"),
+            (2, "pods/c"),
+            (2, "nodes/n"),
+            (2, "pods/a"),
+            (3, "pods/d"),
+            (4, "nodes/m"),
+        ];
+        let mut changes: Vec<Change> = written.iter().map(change).collect();
+        let found: Vec<Vec<(u64, &str)>> = runs(&mut changes)
+            .map(|run| run.iter().map(|c| (c.revision.0, &c.key.as_str()[15..])).collect())
+            .collect();
+        let expected: [&[(u64, &str)]; 4] = [
+            &[(1, "pods/b")],
+            &[(2, "nodes/n")],
+            &[(2, "pods/c"), (2, "pods/a"), (3, "pods/d")],
+            &[(4, "nodes/m")],
+        ];
+        assert_eq!(found, expected, "in the order of the write");
     }
 }

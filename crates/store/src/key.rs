@@ -58,6 +58,15 @@ pub fn collection(group: &str, plural: &str) -> String {
     format!("{ROOT}{group}/{plural}/")
 }
 
+/// The collection of a key: `/registry/core/pods/default/a` is in `/registry/core/pods/`.
+pub fn collection_of(key: &str) -> &str {
+    let mut slashes = key.match_indices('/').map(|(at, _)| at);
+    match slashes.nth(3) {
+        Some(end) => &key[..=end],
+        None => key,
+    }
+}
+
 /// Whether `text` may be a segment of a key.
 pub fn is_segment(text: &str) -> bool {
     !matches!(text, "" | "." | "..") && !text.contains(['/', '\0', '%'])
@@ -72,6 +81,13 @@ mod tests {
     fn collections_are_separate_even_if_one_name_is_a_prefix_of_another() {
         assert_eq!(collection("", "pods"), "/registry/core/pods/");
         assert!(!collection("", "podsx").starts_with(&collection("", "pods")));
+    }
+
+    #[test]
+    fn a_key_belongs_to_its_collection() {
+        assert_eq!(collection_of("/registry/core/pods/default/a"), "/registry/core/pods/");
+        assert_eq!(collection_of("/registry/apps/deployments/ns/a"), "/registry/apps/deployments/");
+        assert_eq!(collection_of("/registry/core/nodes/n1"), "/registry/core/nodes/");
     }
 
     /// S6.1

@@ -99,8 +99,9 @@ fn taken(cache: &Cache, service: &Value, old: Option<&Value>) -> Result<Taken, S
 /// Rejects a requested address that is in use.
 fn refuse_taken(service: &Value, taken: &Taken) -> Result<(), Status> {
     let mut errors = Vec::new();
-    let ip = &service["spec"]["clusterIP"];
-    if ip.as_str().is_some_and(|ip| taken.ips.contains(ip)) {
+    let first = service["spec"]["clusterIP"].as_str();
+    let ips = first.into_iter().chain(claims::ips_of(service).skip(1));
+    for ip in ips.filter(|ip| taken.ips.contains(*ip)) {
         let why = "failed to allocate IP: provided IP is already allocated";
         errors.push(FieldError::invalid("spec.clusterIPs", &json!([ip]), why));
     }

@@ -4,11 +4,12 @@
 //! provided that the key does not exist, and deleted with it. If two servers over one store choose the
 //! same address at the same time, one transaction fails and is computed again.
 //!
-//! A cluster IP is an `IPAddress`, as in Kubernetes; a node port is a key that no resource serves.
+//! A cluster IP is an `IPAddress`, as in Kubernetes; a node port is a key that no resource serves. A
+//! second cluster IP is claimed and released right after its Service is written (see `commit`).
 //! Promise: no claim is created without its Service. Leftovers (of a version without claims, of a
-//! manual deletion) are repaired at the start of a server.
+//! manual deletion, of a server that died) are repaired at the start of a server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use headwater_api::{Object, Status};
 use headwater_json::{Value, json};
@@ -18,14 +19,12 @@ use jiff::{SignedDuration, Timestamp};
 use crate::admission::{Attempt, admit_own};
 use crate::answer::status;
 use crate::backend::Backend;
+use crate::commit::OWN_GROUP;
 use crate::kinds::registry::Served;
 use crate::object::{canonical, meta, tree};
 
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const ALLOCATOR: &str = "ipallocator.k8s.io";
-
-/// A group without a dot, which no custom resource can have.
-const OWN_GROUP: &str = "headwater";
 
 /// A younger claim may belong to a Service that is not in the cache yet.
 const SETTLED: SignedDuration = SignedDuration::from_mins(1);
@@ -90,12 +89,13 @@ pub(crate) fn ports_of(service: &Value) -> impl Iterator<Item = i64> {
     all.filter_map(Value::as_i64).filter(|port| *port > 0)
 }
 
-/// The claims of a Service, without repeats: TCP and UDP may share a port.
+/// The claims of a Service, the first cluster IP first, without repeats: TCP and UDP may share a
+/// port.
 fn claims(service: &Value) -> Vec<Claim> {
     let ips = ips_of(service).map(|ip| Claim::Ip(ip.to_owned()));
     let mut all: Vec<Claim> = ips.chain(ports_of(service).map(Claim::Port)).collect();
-    all.sort();
-    all.dedup();
+    let mut known = BTreeSet::new();
+    all.retain(|claim| known.insert(claim.clone()));
     all
 }
 

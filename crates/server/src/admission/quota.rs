@@ -3,9 +3,11 @@
 //! River: validation → **quota** → store → the quota's status. Usage is counted in the watch cache, not
 //! in the quota's status, so it cannot drift; the status is for display.
 //! Promise: concurrent creates cannot exceed a quota together. Writes that need quota are serialized
-//! per namespace and commit the new status in the same transaction, guarded by the quota's revision.
-//! So several servers over one store need no lock: if two count at the same time, one transaction fails
-//! and is counted again.
+//! per namespace: each also writes the turn of the namespace, a key that no resource serves, guarded by
+//! its revision. So several servers over one store need no lock: if two count at the same time, one
+//! transaction fails and is counted again. The new status of the first quota is in the transaction too;
+//! those of further quotas follow before the response, since a write changes at most one object of a
+//! resource (see `commit`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,14 +15,14 @@ use std::sync::{Arc, Mutex};
 use headwater_api::{Object, Revision, Status};
 use headwater_cache::{Cache, Resource, Snapshot};
 use headwater_json::{Map, Value, json};
-use headwater_store::{Action, Guard, Key, Op, Write};
+use headwater_store::{Action, Guard, Key, Op, Write, key};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::Attempt;
 use super::resources::{Amounts, add, amounts};
 use crate::answer::status;
 use crate::backend::Backend;
-use crate::commit::{CommitOutcome, commit};
+use crate::commit::{CommitOutcome, OWN_GROUP, commit};
 use crate::kinds::registry::{Registry, Served};
 use crate::lock::lock;
 use crate::object::{Current, canonical, is_deleting, meta, tree};
@@ -31,12 +33,21 @@ use usage::{Scopes, counts, usage};
 
 const PREFIX: &str = "/registry/core/resourcequotas/";
 
+const NAMESPACES: &str = "/registry/core/namespaces/";
+
+/// The key prefix of the turns of namespaces.
+fn shared_turns() -> String {
+    key::collection(OWN_GROUP, "quotaturns")
+}
+
 /// The maximum number of namespaces with cached usage; beyond it, idle ones are dropped.
 const NAMESPACES_MAX: usize = 1024;
 
 /// Serializes the writers of each namespace with quotas.
 pub(crate) struct Quotas {
     quotas: Arc<Resource>,
+    /// The turn of each namespace.
+    shared_turns: Arc<Resource>,
     turns: Mutex<HashMap<String, Arc<AsyncMutex<Counted>>>>,
 }
 
@@ -56,7 +67,7 @@ struct Known {
 #[derive(Default)]
 pub(crate) struct QuotaReservation {
     _turn: Option<OwnedMutexGuard<Counted>>,
-    /// The new status of the quotas, to be committed with the object.
+    /// The turn and the new status of the first quota, to be committed with the object.
     beside: Vec<Op>,
 }
 
@@ -69,7 +80,8 @@ impl QuotaReservation {
 
 impl Quotas {
     pub(crate) fn new(cache: &Cache) -> Quotas {
-        Quotas { quotas: cache.resource(PREFIX), turns: Mutex::default() }
+        let shared_turns = cache.resource(&shared_turns());
+        Quotas { quotas: cache.resource(PREFIX), shared_turns, turns: Mutex::default() }
     }
 
     /// The quotas of a namespace. Without any quota in the cluster this is one atomic load.
@@ -84,18 +96,41 @@ impl Quotas {
             .collect()
     }
 
-    /// The newest quotas of a namespace, after a consistent read: a transaction reaches the cache one
-    /// kind after the other, and counting needs the quota and the object together.
+    /// The newest quotas of a namespace and its turn, after a consistent read: a transaction reaches the
+    /// cache one kind after the other, and counting needs the quota and the object together.
     async fn seen(
         &self,
         cache: &Cache,
         namespace: &str,
-    ) -> Result<Vec<(Arc<Object>, Value)>, Status> {
+    ) -> Result<(Vec<(Arc<Object>, Value)>, Op), Status> {
         // The previous write must be visible.
         cache.consistent().await.map_err(|error| status::from_cache(&error))?;
-        let quotas = self.of(cache, namespace);
+        let (quotas, turn) = (self.of(cache, namespace), self.take_turn(cache, namespace));
         cache.consistent().await.map_err(|error| status::from_cache(&error))?;
-        Ok(quotas)
+        Ok((quotas, turn))
+    }
+
+    /// The write of a namespace's turn, which fails if another counted write was first.
+    fn take_turn(&self, cache: &Cache, namespace: &str) -> Op {
+        let there = cache.snapshot(&self.shared_turns).get(namespace).map(|turn| turn.revision());
+        let turn = json!({
+            "apiVersion": "headwater/v1", "kind": "QuotaTurn", "metadata": {"name": namespace},
+        });
+        Op {
+            key: Key::in_collection(self.shared_turns.prefix(), namespace),
+            guard: there.map_or(Guard::Absent, Guard::At),
+            action: Action::Put { value: canonical(&turn).into(), ttl: None },
+        }
+    }
+
+    /// Deletes the turn of a namespace together with the namespace.
+    pub(crate) fn drop_turn(&self, cache: &Cache, kind: &Served, name: &str) -> Option<Op> {
+        if kind.prefix != NAMESPACES {
+            return None;
+        }
+        let at = cache.snapshot(&self.shared_turns).get(name)?.revision();
+        let key = Key::in_collection(self.shared_turns.prefix(), name);
+        Some(Op { key, guard: Guard::At(at), action: Action::Delete })
     }
 
     async fn turn(&self, namespace: &str) -> OwnedMutexGuard<Counted> {
@@ -125,8 +160,9 @@ impl Quotas {
         }
         let (new, old) = (usage(kind, attempt.new), attempt.old.map(|old| usage(kind, old)));
         let mut counted = self.turn(attempt.namespace).await;
+        let (quotas, shared_turn) = self.seen(cache, attempt.namespace).await?;
         let mut beside = Vec::new();
-        for (object, quota) in self.seen(cache, attempt.namespace).await? {
+        for (object, quota) in quotas {
             let scopes = Scopes::of(&quota);
             if !scopes.cover(kind, attempt.new) {
                 continue;
@@ -146,7 +182,12 @@ impl Quotas {
             let mut used = counted.used(backend, &quota, &scopes, attempt.namespace);
             check(attempt, &quota, &hard, &used, &asked)?;
             add(&mut used, &asked);
-            beside.push(counting(&object, standing(&quota, &hard, &used))?);
+            if beside.is_empty() {
+                beside.push(shared_turn.clone());
+                if kind.prefix != PREFIX {
+                    beside.push(counting(&object, standing(&quota, &hard, &used))?);
+                }
+            }
         }
         let turn = (!beside.is_empty()).then_some(counted);
         Ok(QuotaReservation { _turn: turn, beside })
@@ -176,7 +217,7 @@ impl Quotas {
         let cache = backend.cache();
         loop {
             let mut forestalled = false;
-            for (object, quota) in self.seen(cache, namespace).await? {
+            for (object, quota) in self.seen(cache, namespace).await?.0 {
                 let hard = amounts(&quota["spec"]["hard"]);
                 let used = counted.used(backend, &quota, &Scopes::of(&quota), namespace);
                 let status = standing(&quota, &hard, &used);

@@ -113,10 +113,11 @@ pub(crate) async fn collection(
         at => at,
     };
     let snapshot = read::snapshot(server, resource, at).await?;
-    let mut page = ListPage::new(snapshot, resource, filter, &list);
-    let (kind, objects) = (&resource.kind, page.selection.read_all().to_vec());
+    let mut page = ListPage::cut(&snapshot, &filter, resource, &list, None);
+    page.gather(&snapshot, &filter);
+    let (kind, objects) = (&resource.kind, page.objects.clone());
     // The response is built first: if that fails, nothing is deleted.
-    page.convert(server, kind).await?;
+    page.convert(server, resource, &snapshot, &filter).await?;
     for object in &objects {
         let key = object_key(object.namespace(), object.name());
         let options = options.clone();
@@ -127,7 +128,7 @@ pub(crate) async fn collection(
             Err(status) => return Err(status),
         }
     }
-    Ok(encode::list(server, call, kind, page, None))
+    Ok(encode::list(server, call, resource, &snapshot, page, filter, None))
 }
 
 /// Deletes an object whose kind is being removed; a missing object is a success.
@@ -274,7 +275,9 @@ impl Delete<'_> {
     /// Removes the object with its companions.
     async fn remove(&self, current: &Current, at: Revision) -> Result<CommitOutcome, Status> {
         loop {
-            let beside = claims::beside(self.server, self.kind, Some(&current.value), None)?;
+            let mut beside = claims::beside(self.server, self.kind, Some(&current.value), None)?;
+            let quotas = &self.server.admission().quotas;
+            beside.extend(quotas.drop_turn(self.server.cache(), self.kind, self.name));
             let write = CompanionWrites(beside).remove(self.store_key(), at);
             match commit(self.server.store(), write).await? {
                 CommitOutcome::Contended => {

@@ -492,6 +492,10 @@ impl Update<'_> {
         let mut beside =
             CompanionWrites(claims::beside(self.server, kind, Some(&current.value), left)?);
         beside.0.extend(counted);
+        if released {
+            let quotas = &self.server.admission().quotas;
+            beside.0.extend(quotas.drop_turn(self.server.cache(), kind, &self.resource.name));
+        }
         let forms = Forms::of(self.server.converter(), kind, new).await?;
         let write = match released {
             true => beside.remove(key, current.revision),

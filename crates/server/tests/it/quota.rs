@@ -1,9 +1,12 @@
 //! Limit ranges and resource quotas.
 
+use std::sync::Arc;
+
 use futures::future::join_all;
 use headwater_json::{Value, json};
+use headwater_store::{Memory, Range, Store};
 
-use crate::api::{Api, CMS, PODS, config_map, pod};
+use crate::api::{Api, CMS, PODS, config_map, pod, version};
 
 const QUOTAS: &str = "/api/v1/namespaces/ns/resourcequotas";
 const RANGES: &str = "/api/v1/namespaces/ns/limitranges";
@@ -213,10 +216,61 @@ async fn a_quota_and_the_counted_object_are_written_in_one_commit() {
             break event;
         }
     };
-    let version = |object: &Value| -> u64 {
-        object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
-    };
+    let version = |object: &Value| version(object).parse::<u64>().unwrap();
     assert_eq!(version(&written["object"]) + 1, version(&map));
+}
+
+/// R23
+#[tokio::test]
+async fn a_watch_of_quotas_that_is_cut_after_any_event_misses_none() {
+    let api = Api::start().await;
+    let mut versions = Vec::new();
+    for name in ["q1", "q2", "q3"] {
+        let hard = json!({"configmaps": "5", "resourcequotas": "5"});
+        versions.push(version(&api.create(QUOTAS, &quota(name, &hard)).await));
+    }
+    for name in ["a", "b"] {
+        api.create(CMS, &config_map(name)).await;
+        assert_eq!(used(&api, "q3").await["configmaps"], used(&api, "q1").await["configmaps"]);
+    }
+    let start = format!("{QUOTAS}?watch=true&resourceVersion={}", versions[0]);
+    let read = async |target: &str, count: usize| {
+        let mut watch = api.watch(target).await;
+        let mut seen = Vec::new();
+        for _ in 0..count {
+            let object = watch.next().await.unwrap()["object"].clone();
+            let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+            seen.push((version(&object).parse::<u64>().unwrap(), name));
+        }
+        seen
+    };
+    // Two quotas are created, and each write changes the status of all of them.
+    let whole = read(&start, 2 + 2 + 3 + 2 * 3).await;
+    assert!(whole.is_sorted_by(|a, b| a.0 < b.0), "a revision has two events: {whole:?}");
+    for (n, (version, _)) in whole.iter().enumerate() {
+        let target = format!("{QUOTAS}?watch=true&resourceVersion={version}");
+        assert_eq!(read(&target, whole.len() - n - 1).await, whole[n + 1..]);
+    }
+}
+
+#[tokio::test]
+async fn the_turn_of_a_namespace_is_deleted_with_it() {
+    let store = Arc::new(Memory::default());
+    let api = Api::over(store.clone()).await;
+    let turns = async || {
+        let range = Range { prefix: "/registry/headwater/".into(), ..Range::default() };
+        store.range(range).await.unwrap().records.len()
+    };
+    let namespace = json!({"metadata": {"name": "short"}});
+    api.create("/api/v1/namespaces", &namespace).await;
+    let quotas = "/api/v1/namespaces/short/resourcequotas";
+    api.create(quotas, &quota("q", &json!({"configmaps": "5"}))).await;
+    api.create("/api/v1/namespaces/short/configmaps", &config_map("a")).await;
+    assert_eq!(turns().await, 1);
+    api.delete("/api/v1/namespaces/short").await;
+    let done = json!({"metadata": {"name": "short"}, "spec": {"finalizers": []}});
+    api.put("/api/v1/namespaces/short/finalize", &done).await.is(200, "");
+    assert_eq!(turns().await, 0);
 }
 
 #[tokio::test]

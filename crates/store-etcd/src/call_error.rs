@@ -55,6 +55,9 @@ impl From<CallError> for Error {
             {
                 Error::Refused(format!("{why}; raise etcd's --max-request-bytes"))
             }
+            CallError::Refused(why) if why.contains("too many operations") => {
+                Error::Refused(format!("{why}; raise etcd's --max-txn-ops"))
+            }
             failure => Error::Unavailable(failure.to_string()),
         }
     }

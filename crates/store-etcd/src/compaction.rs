@@ -59,10 +59,7 @@ impl Election {
         let put = PutRequest { key: key.clone(), value, lease: 0 };
         let look = RangeRequest { key: key.clone(), ..RangeRequest::default() };
         let request = TxnRequest {
-            compare: vec![
-                Compare::version(key, self.version),
-                Compare::mod_revision(session.keyspace.journal(), 0),
-            ],
+            compare: vec![Compare::version(key, self.version)],
             success: vec![Request::Put(put).into()],
             failure: vec![Request::Range(look).into()],
         };
@@ -87,7 +84,7 @@ pub(crate) async fn learn(
     keyspace: &Keyspace,
     asked: Revision,
 ) -> Option<Revision> {
-    let (key, start_revision) = (keyspace.journal(), number(asked).max(1));
+    let (key, start_revision) = (keyspace.compaction(), number(asked).max(1));
     let create = WatchCreate { key, start_revision, ..WatchCreate::default() };
     let compacted = async {
         // The sender must live: the watch ends with it.

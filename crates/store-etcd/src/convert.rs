@@ -64,7 +64,7 @@ impl Keyspace {
         format!("{}.headwater/compaction", self.prefix).into()
     }
 
-    /// The key of the journal of an unfinished write.
+    /// The key under which earlier versions recorded the rest of an unfinished write.
     pub(crate) fn journal(&self) -> Bytes {
         format!("{}.headwater/journal", self.prefix).into()
     }

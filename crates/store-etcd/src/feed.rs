@@ -172,13 +172,17 @@ impl Feed {
             return Ok(None);
         }
         let reached = response.header.map_or(Revision::ZERO, |header| revision(header.revision));
-        if response.events.is_empty() && self.fragments.is_empty() {
-            return Ok(self.progress(reached));
+        if !response.events.is_empty() {
+            self.fragments.extend(response.events);
+            return match response.fragment {
+                true => Ok(None),
+                false => self.changes().map(Some),
+            };
         }
-        self.fragments.extend(response.events);
-        match response.fragment {
-            true => Ok(None),
-            false => self.changes().map(Some),
+        match self.fragments.is_empty() {
+            true => Ok(self.progress(reached)),
+            // The rest of a revision may be missing.
+            false => Err(FeedEnd::Broken("etcd reported progress between two fragments".into())),
         }
     }
 
@@ -200,7 +204,8 @@ impl Feed {
         Some(Batch { changes: Vec::new(), complete_to: reached })
     }
 
-    /// All changes of one response. It contains all changes of each revision.
+    /// All changes of one response. etcd cuts a response only into fragments, so it contains all
+    /// changes of each revision.
     fn changes(&mut self) -> Result<Batch, FeedEnd> {
         let (mut changes, mut reached) = (Vec::new(), self.position);
         for event in std::mem::take(&mut self.fragments) {

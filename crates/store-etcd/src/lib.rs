@@ -11,7 +11,6 @@ mod call_error;
 mod member;
 mod client;
 mod lease;
-mod journal;
 mod options;
 mod session;
 mod compaction;

@@ -42,7 +42,7 @@ impl Session {
     }
 
     async fn read_newest(&self) -> Result<Revision, CallError> {
-        let key = self.keyspace.journal();
+        let key = self.keyspace.compaction();
         let request = RangeRequest { key, count_only: true, ..RangeRequest::default() };
         let response = self.read(request).await?;
         Ok(response.header.map_or(Revision::ZERO, |header| revision(header.revision)))

@@ -55,6 +55,12 @@ pub enum Error {
         /// Why the key cannot be ours.
         why: String,
     },
+    /// A server of an earlier version has not finished a write.
+    #[error(
+        "etcd holds an unfinished write of an earlier version in {0}; start that version, create \
+         an object, stop all its servers, and start this version again"
+    )]
+    Unfinished(String),
 }
 
 /// The oldest supported version.
@@ -117,6 +123,10 @@ pub(crate) async fn check(client: &Client, options: &Options) -> Result<ClusterI
             return Err(Error::Foreign { prefix, key, why: why.into() });
         }
     }
+    let journal = RangeRequest { key: keyspace.journal(), ..RangeRequest::default() };
+    if !read(client, journal, options).await?.kvs.is_empty() {
+        return Err(Error::Unfinished(String::from_utf8_lossy(&keyspace.journal()).into()));
+    }
     Ok(ClusterInfo {
         revision: response.header.map_or(Revision::ZERO, |header| revision(header.revision)),
         compacted: compacted(client, &keyspace).await,
@@ -126,7 +136,7 @@ pub(crate) async fn check(client: &Client, options: &Options) -> Result<ClusterI
 
 /// The compacted revision.
 async fn compacted(client: &Client, keyspace: &Keyspace) -> Revision {
-    let (key, first) = (keyspace.journal(), Revision(1));
+    let (key, first) = (keyspace.compaction(), Revision(1));
     let request = RangeRequest { key, revision: number(first), ..RangeRequest::default() };
     match client.call::<_, RangeResponse>(RANGE, request, Retry::Always).await {
         Err(CallError::Compacted) => {

@@ -1,102 +1,77 @@
 //! Writes of a session: guarded transactions, leases and compactions.
 //!
 //! River: server → **write** → etcd.
-//! Promise: one transaction checks all guards of a write. The write is acknowledged after etcd
-//! acknowledged it, and is never sent again if its outcome is unknown.
+//! Promise: a write is one transaction with all its guards and operations, so etcd applies all of it
+//! at one revision, or nothing. It is acknowledged after etcd acknowledged it, and is never sent
+//! again if its outcome is unknown.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use headwater_api::Revision;
-use headwater_store::{Action, Committed, Error, Guard, Key, Op, Record, Write};
+use headwater_store::{Action, Committed, Error, Guard, Op, Write};
 use tokio::time::Instant;
 
 use crate::call_error::CallError;
 use crate::client::Retry;
 use crate::convert::{number, revision};
-use crate::journal::{Journal, JournalOp};
 use crate::lease::Lease;
 use crate::proto::{
-    COMPACT, CompactRequest, CompactResponse, Compare, KeyValue, LEASE_GRANT, LeaseGrantRequest,
-    LeaseGrantResponse, PutRequest, RangeRequest, Request, RequestOp, TXN, TxnRequest, TxnResponse,
+    COMPACT, CompactRequest, CompactResponse, Compare, DeleteRangeRequest, LEASE_GRANT,
+    LeaseGrantRequest, LeaseGrantResponse, PutRequest, RangeRequest, Request, TXN, TxnRequest,
+    TxnResponse,
 };
 use crate::session::Session;
 
-/// Operations in one write: etcd accepts 128 in a transaction.
-const OPS_MAX: usize = 100;
-
-/// How often a write is tried while other replicas' writes are unfinished.
-const TRIES_MAX: usize = 32;
+/// How often a write with a time to live is sent with another lease.
+const LEASES_MAX: usize = 3;
 
 impl Session {
+    /// Checks all guards and applies all operations in one transaction, at one revision.
     pub(crate) async fn commit(&self, write: &Write) -> Result<Committed, Error> {
         write.check(self.options.value_max)?;
-        if write.ops.len() > OPS_MAX {
-            let why = format!("the write has more than {OPS_MAX} operations");
-            return Err(Error::Refused(why));
-        }
-        for _ in 0..TRIES_MAX {
-            match self.attempt(write).await? {
-                Attempt::Done(committed) => return Ok(committed),
-                Attempt::Conflict(key, actual) => return Err(Error::Conflict { key, actual }),
-                Attempt::Busy(journal) => {
-                    let unfinished = Journal::read(&journal).map_err(|error| Error::Damaged {
-                        place: "the journal of an unfinished write in etcd".into(),
-                        why: error.to_string(),
-                    })?;
-                    self.finish(journal.mod_revision, unfinished).await?;
-                }
-                Attempt::NoLease => *self.lease.lock().await = None,
+        for _ in 0..LEASES_MAX {
+            let request = self.transaction(write).await?;
+            match self.client.call(TXN, request, Retry::IfUnsent).await {
+                Ok(response) => return self.outcome(write, response),
+                Err(CallError::NoLease) => *self.lease.lock().await = None,
+                Err(failure) => return Err(failure.into()),
             }
         }
-        Err(Error::Unavailable(format!(
-            "gave up after {TRIES_MAX} attempts: other servers' writes are always in progress"
-        )))
+        Err(Error::Unavailable("etcd's leases expire before they are used".into()))
     }
 
-    async fn attempt(&self, write: &Write) -> Result<Attempt, Error> {
-        let mut ops = Vec::with_capacity(write.ops.len());
-        for op in &write.ops {
-            ops.push(self.journal_op(op).await?);
+    async fn transaction(&self, write: &Write) -> Result<TxnRequest, Error> {
+        let mut request = TxnRequest::default();
+        for Op { key, guard, action } in &write.ops {
+            let key = self.keyspace.to_etcd(key.as_str())?;
+            request.compare.push(compare(key.clone(), *guard));
+            let get = RangeRequest { key: key.clone(), ..RangeRequest::default() };
+            request.failure.push(Request::Range(get).into());
+            request.success.push(match action {
+                Action::Delete => Request::DeleteRange(DeleteRangeRequest { key }).into(),
+                Action::Put { value, ttl } => {
+                    let lease = match ttl {
+                        Some(ttl) => self.lease(*ttl).await?,
+                        None => 0,
+                    };
+                    Request::Put(PutRequest { key, value: value.clone(), lease }).into()
+                }
+            });
         }
-        let rest = Journal { ops: ops.split_off(1) };
-        let first = &ops[0];
-        let keys = || ops.iter().chain(&rest.ops).map(|op| op.key.clone());
-        let get = |key: Bytes| Request::Range(RangeRequest { key, ..RangeRequest::default() });
-        let journal = self.keyspace.journal();
-        let guards = keys().zip(&write.ops).map(|(key, op)| guard(key, op.guard));
-        let mut success = vec![first.request()];
-        if !rest.ops.is_empty() {
-            success.push(rest.store(journal.clone()));
-        }
-        let request = TxnRequest {
-            compare: guards.chain([Compare::mod_revision(journal.clone(), 0)]).collect(),
-            success,
-            failure: keys().chain([journal]).map(get).map(RequestOp::from).collect(),
-        };
-        let response: TxnResponse = match self.client.call(TXN, request, Retry::IfUnsent).await {
-            Ok(response) => response,
-            Err(CallError::NoLease) => return Ok(Attempt::NoLease),
-            Err(failure) => return Err(failure.into()),
-        };
-        let at = response.header.map_or(0, |header| header.revision);
-        if !response.succeeded {
-            return self.refusal(write, response);
-        }
-        // If another replica finishes the journal, no other write can come between.
-        let last = Revision(revision(at).0 + rest.ops.len() as u64);
-        let last = self.finish(at, rest).await?.unwrap_or(last);
-        Ok(Attempt::Done(Committed { first: revision(at), last }))
+        Ok(request)
     }
 
-    /// The guard that failed; if all hold, another write is unfinished.
-    fn refusal(&self, write: &Write, response: TxnResponse) -> Result<Attempt, Error> {
+    /// The revision of the write, or the guard that failed.
+    fn outcome(&self, write: &Write, response: TxnResponse) -> Result<Committed, Error> {
+        if response.succeeded {
+            let at = revision(response.header.map_or(0, |header| header.revision));
+            return Ok(Committed { first: at, last: at });
+        }
         let found = response
             .responses
             .into_iter()
             .map(|response| response.range.and_then(|range| range.kvs.into_iter().next()));
-        let mut found: Vec<Option<KeyValue>> = found.collect();
-        let journal = found.pop().flatten();
         for (op, kv) in write.ops.iter().zip(found) {
             let at = kv.as_ref().map(|kv| revision(kv.mod_revision));
             let holds = match op.guard {
@@ -105,55 +80,11 @@ impl Session {
             };
             if !holds {
                 let actual = kv.map(|kv| self.keyspace.record(kv)).transpose()?;
-                return Ok(Attempt::Conflict(op.key.clone(), actual));
+                return Err(Error::Conflict { key: op.key.clone(), actual });
             }
         }
-        match journal {
-            Some(journal) => Ok(Attempt::Busy(journal)),
-            None => Err(Error::Unavailable(
-                "etcd rejected a transaction although every guard holds; retry".into(),
-            )),
-        }
-    }
-
-    /// Executes a journal. Returns the last revision, unless another replica finished it meanwhile.
-    async fn finish(&self, mut at: i64, mut journal: Journal) -> Result<Option<Revision>, Error> {
-        while !journal.ops.is_empty() {
-            let mut op = journal.ops.remove(0);
-            let key = self.keyspace.journal();
-            let response = loop {
-                let request = TxnRequest {
-                    compare: vec![Compare::mod_revision(key.clone(), at)],
-                    success: vec![op.request(), journal.store(key.clone())],
-                    failure: Vec::new(),
-                };
-                match self.client.call::<_, TxnResponse>(TXN, request, Retry::IfUnsent).await {
-                    // The write is committed: an object that never expires is better than a journal
-                    // that blocks all writes.
-                    Err(CallError::NoLease) => op.lease = 0,
-                    response => break response.map_err(Error::from)?,
-                }
-            };
-            if !response.succeeded {
-                return Ok(None);
-            }
-            at = response.header.map_or(0, |header| header.revision);
-        }
-        Ok(Some(revision(at)))
-    }
-
-    async fn journal_op(&self, op: &Op) -> Result<JournalOp, Error> {
-        let key = self.keyspace.to_etcd(op.key.as_str())?;
-        Ok(match &op.action {
-            Action::Delete => JournalOp { key, is_delete: true, ..JournalOp::default() },
-            Action::Put { value, ttl } => {
-                let lease = match ttl {
-                    Some(ttl) => self.lease(*ttl).await?,
-                    None => 0,
-                };
-                JournalOp { key, value: value.clone(), lease, is_delete: false }
-            }
-        })
+        let why = "etcd rejected a transaction although every guard holds; retry";
+        Err(Error::Unavailable(why.into()))
     }
 
     /// A lease for one more object.
@@ -190,7 +121,7 @@ impl Session {
     /// Sends a write that etcd rejects while it has no space, and never executes: no key is at a
     /// negative revision.
     pub(crate) async fn try_space(&self) -> Result<TxnResponse, CallError> {
-        let key = self.keyspace.journal();
+        let key = self.keyspace.compaction();
         let put = PutRequest { key: key.clone(), ..PutRequest::default() };
         let request = TxnRequest {
             compare: vec![Compare::mod_revision(key, -1)],
@@ -201,17 +132,7 @@ impl Session {
     }
 }
 
-/// The outcome of one try of a write.
-enum Attempt {
-    Done(Committed),
-    Conflict(Key, Option<Record>),
-    /// Another write is unfinished; this is its journal.
-    Busy(KeyValue),
-    /// The lease has expired.
-    NoLease,
-}
-
-fn guard(key: Bytes, guard: Guard) -> Compare {
+fn compare(key: Bytes, guard: Guard) -> Compare {
     match guard {
         Guard::Absent => Compare::mod_revision(key, 0),
         // No value is at revision zero, and in etcd zero means that the key is absent.

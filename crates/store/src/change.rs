@@ -7,11 +7,11 @@ use headwater_api::Revision;
 
 use crate::key::Key;
 
-/// One committed write.
+/// The change of one key by a committed write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Its position in the order of all writes. Two changes share a revision only if they expired
-    /// together in etcd.
+    /// Its position in the order of all writes. Changes of one write, and values that expired
+    /// together, may share a revision.
     pub revision: Revision,
     /// The written key.
     pub key: Key,
@@ -43,11 +43,13 @@ pub struct Version {
     pub value: Bytes,
 }
 
-/// Changes in revision order, and the progress of the watch.
+/// Changes in revision order, and the progress of the watch. A batch contains all changes of a
+/// revision or none, in the order of the operations of their write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     /// Empty for a progress notification.
     pub changes: Vec<Change>,
-    /// Every matching change up to here was returned.
+    /// Every matching change up to here was returned. A watcher resumes after this revision, not
+    /// after the revision of a single change: other changes may share it.
     pub complete_to: Revision,
 }

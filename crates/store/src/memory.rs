@@ -1,8 +1,9 @@
 //! The memory engine: the `Store` contract without durability, for tests and `--memory`.
 //!
 //! River: server writes → **store** → watch cache.
-//! Promise: one lock protects the entire state, so a commit is atomic. Watchers are cursors over
-//! one shared history: a slow watcher costs only its position.
+//! Promise: one lock protects the entire state, so a commit is atomic; its changes share one
+//! revision, as in etcd. Watchers are cursors over one shared history: a slow watcher costs only its
+//! position.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -203,11 +204,15 @@ impl State {
         for op in &write.ops {
             self.check_guard(op)?;
         }
-        let first = self.newest.next();
-        for op in write.ops {
-            self.apply(op.key, op.action);
-        }
-        Ok(Committed { first, last: self.newest })
+        let at = self.newest.next();
+        let changes = write.ops.into_iter().map(|op| self.apply(at, op.key, op.action)).collect();
+        self.publish(changes, at);
+        Ok(Committed { first: at, last: at })
+    }
+
+    fn publish(&mut self, changes: Vec<Change>, at: Revision) {
+        self.history.append(Batch { changes, complete_to: at });
+        self.newest = at;
     }
 
     fn check_guard(&self, op: &Op) -> Result<(), Error> {
@@ -222,8 +227,7 @@ impl State {
         Err(Error::Conflict { key: op.key.clone(), actual: self.record(&op.key) })
     }
 
-    fn apply(&mut self, key: Key, action: Action) {
-        let revision = self.newest.next();
+    fn apply(&mut self, revision: Revision, key: Key, action: Action) -> Change {
         let (value, prev) = match action {
             Action::Put { value, ttl } => {
                 if let Some(at) = ttl.and_then(|ttl| Instant::now().checked_add(ttl)) {
@@ -241,8 +245,7 @@ impl State {
         };
         let value = value.unwrap_or_default();
         let prev = prev.map(|live| Version { revision: live.revision, value: live.value });
-        self.history.push(Change { revision, key, kind, value, prev });
-        self.newest = revision;
+        Change { revision, key, kind, value, prev }
     }
 
     fn range(&self, range: &Range) -> Result<RangePage, Error> {
@@ -338,7 +341,9 @@ impl State {
             }
             let (_, key, revision) = self.expiries.pop_first()?;
             if self.live.get(&key).is_some_and(|live| live.revision == revision) {
-                self.apply(key, Action::Delete);
+                let at = self.newest.next();
+                let gone = self.apply(at, key, Action::Delete);
+                self.publish(vec![gone], at);
             }
         }
         Some(now)

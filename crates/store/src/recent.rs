@@ -1,8 +1,8 @@
 //! Recent changes in memory, from which watchers near the newest revision are served.
 //!
-//! River: commit → **recent changes** → watch. The engines that number revisions themselves have
-//! one change per revision; in etcd, revisions of other keys leave gaps, and all keys of an expired
-//! lease are deleted at one revision.
+//! River: commit → **recent changes** → watch. The embedded engine has one change per revision; in
+//! the other engines, the changes of one write share a revision. In etcd, revisions of other keys
+//! leave gaps, and all keys of an expired lease are deleted at one revision.
 //! Promise: holds every change after `complete_after` up to `complete_to`, in order. Changes that
 //! share a revision are kept, dropped and returned together.
 

@@ -28,8 +28,12 @@ pub const KEY_MAX: usize = 4096;
 /// A revisioned key-value store.
 ///
 /// - Revisions form one sequence for the entire store. They only grow, and two writes never share
-/// one. A write of several operations gets consecutive revisions, one per operation. Only values
-/// whose time to live has passed may be deleted at one revision; a batch never splits them.
+/// one. The changes of one write either share its revision or have consecutive ones, as the engine
+/// chooses, in the order of the operations. Values whose time to live has passed may be deleted
+/// together at one revision.
+/// - A shared revision is never split: a read at it contains all its changes, and a batch of a
+/// watch contains all or none. So whoever resumes after [`Batch::complete_to`] misses nothing and
+/// receives nothing twice.
 /// - A write is atomic. When `commit` returns, the write is durable, and every later `revision`,
 /// `get`, `range` and `watch` reflects it. No write is visible before it is durable.
 /// - A range at a revision contains exactly the writes up to it.
@@ -128,7 +132,7 @@ pub struct RangePage {
 /// Operations that are applied together. No key may occur twice.
 #[derive(Clone, Debug, Default)]
 pub struct Write {
-    /// In the order of their revisions.
+    /// In the order of their changes.
     pub ops: Vec<Op>,
 }
 
@@ -213,9 +217,9 @@ pub enum Action {
 /// The revisions of a committed write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// The revision of the first operation; the others follow without a gap.
+    /// The revision of the first operation.
     pub first: Revision,
-    /// The revision of the last operation.
+    /// The revision of the last operation; equal to the first if all share it.
     pub last: Revision,
 }
 

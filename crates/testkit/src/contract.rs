@@ -7,7 +7,7 @@
 //! headwater_testkit::store_contract!(Memory::default());
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,8 @@ macro_rules! store_contract {
             a_guarded_write_to_a_deleted_key_conflicts_and_returns_nothing
             of_many_writes_with_one_guard_exactly_one_succeeds
             concurrent_read_modify_writes_lose_no_update
-            a_write_of_several_operations_takes_consecutive_revisions
+            the_changes_of_a_write_share_its_revision_or_have_consecutive_ones
+            a_watcher_cut_between_the_changes_of_a_write_receives_each_once
             a_write_with_one_failing_guard_changes_nothing
             an_invalid_write_is_refused_and_takes_no_revision
             a_range_is_in_key_order_and_within_its_prefix
@@ -192,13 +193,14 @@ async fn increment(store: &dyn Store) {
 }
 
 /// R2, R3.
-pub async fn a_write_of_several_operations_takes_consecutive_revisions(store: &dyn Store) {
+pub async fn the_changes_of_a_write_share_its_revision_or_have_consecutive_ones(store: &dyn Store) {
     let a = create(store, "/t/a", "1").await;
     let b = create(store, "/t/b", "1").await;
     let before = newest(store).await;
     let ops = [put("/t/c", Guard::Absent, "1"), remove("/t/a", a), put("/t/b", Guard::At(b), "2")];
     let done = store.commit(together(ops)).await.expect("the guards hold");
-    let [c1, c2, c3] = [1, 2, 3].map(|n| Revision(before.0 + n));
+    let shared = done.first == done.last;
+    let [c1, c2, c3] = [1, 2, 3].map(|n| Revision(before.0 + if shared { 1 } else { n }));
     assert_eq!(done, Committed { first: c1, last: c3 });
     assert_eq!(newest(store).await, c3);
     let changes = drain(store, "/t/", before, c3).await;
@@ -207,10 +209,77 @@ pub async fn a_write_of_several_operations_takes_consecutive_revisions(store: &d
         change(c2, "/t/a", ChangeKind::Deleted, "", Some((a, "1"))),
         change(c3, "/t/b", ChangeKind::Updated, "2", Some((b, "1"))),
     ];
-    assert_eq!(changes, expected);
-    // A client that disconnected between them resumes in the middle.
-    assert_eq!(drain(store, "/t/", c1, c3).await, expected[1..]);
-    assert_eq!(all(store, "/t/", Some(c1)).await.len(), 3);
+    assert_eq!(changes, expected, "in the order of the operations");
+    assert_eq!(
+        all(store, "/t/", Some(c3)).await,
+        [record("/t/b", c3, "2"), record("/t/c", c1, "1")]
+    );
+    assert_eq!(all(store, "/t/", Some(before)).await.len(), 2);
+}
+
+/// R3, R10, R11: it resumes after any revision, also after the store was compacted there.
+pub async fn a_watcher_cut_between_the_changes_of_a_write_receives_each_once(store: &dyn Store) {
+    let start = newest(store).await;
+    let changes = joint_writes(store).await;
+    let end = newest(store).await;
+    check_resumes(store, &changes, start).await;
+    for at in (start.0..=end.0).map(Revision) {
+        store.compact(at).await.expect("the compaction succeeds");
+        check_resumes(store, &changes, at).await;
+        let below = Revision(at.0 - 1);
+        let refused = store.watch("/t/", below).await.err();
+        assert!(is_compacted(refused.as_ref(), below, at), "{refused:?}");
+    }
+}
+
+/// Writes several keys of a new store at once, repeatedly. Returns the changes as a watcher received
+/// them that was never cut.
+pub async fn joint_writes(store: &dyn Store) -> Vec<Change> {
+    let start = newest(store).await;
+    let mut watch = store.watch("/t/", start).await.expect("the watch starts");
+    for round in 0..4_usize {
+        let mut ops = Vec::new();
+        for n in 0..6_usize {
+            let key = Key::new(format!("/t/{}/{n}", ["a", "b"][n % 2]));
+            let there = store.get(&key).await.expect("the store is readable");
+            let guard = there.as_ref().map_or(Guard::Absent, |record| Guard::At(record.revision));
+            let action = match there {
+                Some(_) if (round + n).is_multiple_of(3) => Action::Delete,
+                _ => set(&format!("value {round}")),
+            };
+            ops.push(Op { key, guard, action });
+        }
+        store.commit(Write { ops }).await.expect("the guards hold");
+    }
+    let end = newest(store).await;
+    let changes = read_to(&mut watch, end).await;
+    assert_eq!(changes.len(), 4 * 6);
+    changes
+}
+
+/// Checks that a watcher that resumes after any revision from `oldest` receives each later change
+/// once, and that a read at a revision contains all changes up to it. The store had no values before
+/// these changes.
+pub async fn check_resumes(store: &dyn Store, changes: &[Change], oldest: Revision) {
+    let end = newest(store).await;
+    for at in (oldest.0..=end.0).map(Revision) {
+        for prefix in ["/t/", "/t/a/", "/t/b/"] {
+            let is_left = |c: &&Change| c.revision > at && c.key.as_str().starts_with(prefix);
+            let left: Vec<Change> = changes.iter().filter(is_left).cloned().collect();
+            assert_eq!(drain(store, prefix, at, end).await, left, "{prefix} after {at}");
+        }
+        let mut state = BTreeMap::new();
+        for Change { revision, key, kind, value, .. } in changes.iter().filter(|c| c.revision <= at)
+        {
+            let (revision, value) = (*revision, value.clone());
+            match kind {
+                ChangeKind::Deleted => state.remove(key),
+                _ => state.insert(key.clone(), Record { key: key.clone(), revision, value }),
+            };
+        }
+        let state: Vec<Record> = state.into_values().collect();
+        assert_eq!(all(store, "/t/", Some(at)).await, state, "at {at}");
+    }
 }
 
 /// R2.
@@ -744,9 +813,13 @@ pub(crate) async fn read_to(watch: &mut ChangeStream, end: Revision) -> Vec<Chan
 #[track_caller]
 fn check_batch(batch: &Batch, last: Option<Revision>, position: Revision) {
     assert!(batch.complete_to >= position, "progress never falls");
-    let revisions: Vec<Revision> =
-        last.into_iter().chain(batch.changes.iter().map(|c| c.revision)).collect();
-    assert!(revisions.is_sorted_by(|a, b| a < b), "in order and once: {revisions:?}");
+    assert!(batch.changes.is_sorted_by_key(|c| c.revision), "in order: {batch:?}");
+    let distinct: BTreeSet<_> = batch.changes.iter().map(|c| (c.revision, &c.key)).collect();
+    assert_eq!(distinct.len(), batch.changes.len(), "once: {batch:?}");
+    assert!(
+        batch.changes.iter().all(|c| Some(c.revision) > last),
+        "a revision was split: {batch:?}"
+    );
     assert!(batch.changes.iter().all(|c| c.revision > position), "progress was honest");
     assert!(batch.changes.iter().all(|c| c.revision <= batch.complete_to), "progress covers it");
 }

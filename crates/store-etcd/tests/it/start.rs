@@ -87,6 +87,18 @@ async fn a_prefix_with_values_of_kubernetes_is_rejected_and_nothing_is_written()
     works(Options { prefix: "/elsewhere".into(), ..options }).await;
 }
 
+#[tokio::test]
+async fn an_unfinished_write_of_an_earlier_version_is_not_ignored() {
+    let Some(members) = etcd::EtcdCluster::start() else { return };
+    // "/test.headwater/journal"
+    let key = json!({"key": "L3Rlc3QuaGVhZHdhdGVyL2pvdXJuYWw="});
+    members.post(0, "/v3/kv/put", &key).unwrap();
+    let error = refused(fixture::options(&members), "unfinished write").await.to_string();
+    assert!(error.contains("/test.headwater/journal"), "{error}");
+    members.post(0, "/v3/kv/deleterange", &key).unwrap();
+    works(fixture::options(&members)).await;
+}
+
 /// A member with two users: root, and a guest without permissions.
 fn with_users() -> Option<etcd::EtcdCluster> {
     let members = etcd::EtcdCluster::start()?;

@@ -70,7 +70,7 @@ impl Run {
                 }
                 _ => {
                     let write = some_write(&self.model, &mut chance);
-                    self.model.commit(&write).unwrap();
+                    self.model.commit(&write, false).unwrap();
                     self.whole.push(self.model.newest());
                     store.commit(write).await.unwrap();
                     self.acknowledged.push((self.disk.now(), self.model.newest()));
@@ -210,7 +210,7 @@ fn a_compaction_survives_even_if_it_is_the_only_new_frame_of_the_log() {
         let mut model = Model::new(FIRST);
         for n in 0..3 {
             let write = some_write(&model, &mut Chance(n));
-            model.commit(&write).unwrap();
+            model.commit(&write, false).unwrap();
             store.commit(write).await.unwrap();
         }
         rest(&store).await;

@@ -47,6 +47,22 @@ mod with_a_small_log {
     headwater_testkit::store_contract!(fresh());
 }
 
+/// R3, R10
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watcher_resumes_between_the_changes_of_a_write_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let start = store.revision().await.unwrap();
+    let changes = contract::joint_writes(&store).await;
+    drop(store);
+    let store = open(dir.path());
+    contract::check_resumes(&store, &changes, start).await;
+    let middle = changes[changes.len() / 2].revision;
+    store.compact(middle).await.unwrap();
+    drop(store);
+    contract::check_resumes(&open(dir.path()), &changes, middle).await;
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
 

@@ -4,7 +4,7 @@ use headwater_api::Revision;
 use serde_json::json;
 
 use super::{
-    BodyPredicate, ClientRecord, EndBounds, EventKind, Guarantee, History, ObjectBody, WatchEvent,
+    ClientRecord, EndBounds, EventKind, Guarantee, History, ObjectBody, Selection, WatchEvent,
     WatchItem, WatchRecord, WatchStart,
 };
 
@@ -29,7 +29,7 @@ fn history() -> History {
     history
 }
 
-fn web() -> BodyPredicate {
+fn web() -> Selection {
     Box::new(|body| body.value()["metadata"]["labels"]["app"] == "web")
 }
 

@@ -159,6 +159,21 @@ impl Run {
     }
 }
 
+/// Creates quotas that every server knows when this returns.
+pub(crate) async fn count(run: &Run) {
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    for name in ["first", "second"] {
+        let spec = json!({"hard": {"configmaps": "1000000"}});
+        let quota = json!({"metadata": {"name": name}, "spec": spec});
+        let (code, answer) = run.places[0].ask("POST", quotas, Some(&quota)).await.unwrap();
+        assert_eq!(code, 201, "{answer}");
+    }
+    for place in &run.places {
+        let (_, list) = place.ask("GET", quotas, None).await.unwrap();
+        assert_eq!(list["items"].as_array().unwrap().len(), 2);
+    }
+}
+
 fn map(name: &str, text: &str, version: Option<Revision>) -> Value {
     let mut object = json!({"metadata": {"name": name}, "data": {"text": text}});
     if let Some(version) = version {

@@ -12,12 +12,13 @@ use headwater_api::status::FieldError;
 use headwater_cel::format::Format;
 use headwater_cel::pattern::Pattern;
 use headwater_json::Value;
+use headwater_json::path::Path;
 
 mod check;
 mod compile;
 mod default;
 mod embedded;
-mod lists;
+mod identity;
 mod number;
 mod prune;
 mod rules;
@@ -63,8 +64,9 @@ impl Schema {
     /// the schema may have become stricter (S9.15).
     pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = validate::value(&self.root, object, old, "");
-        errors.extend(embedded::check(&self.root, object));
-        errors.extend(self.duplicates(object, old));
+        let identities = identity::check(&self.root, object);
+        errors.extend(identities.resources);
+        errors.extend(self.tolerated(identities.duplicates, old));
         rules::check(&self.root, object, old, &mut errors);
         errors
     }
@@ -76,16 +78,20 @@ impl Schema {
             let old = old.and_then(|old| old.get("status"));
             errors.extend(validate::value(node, status, old, "status"));
         }
-        errors.extend(self.duplicates(object, old));
+        let identities = identity::check(&self.root, object);
+        errors.extend(self.tolerated(identities.duplicates, old));
         rules::check(&self.root, object, old, &mut errors);
         errors
     }
 
-    /// Duplicate elements of sets and maps, if the old object had none.
-    fn duplicates(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    /// Duplicate elements are tolerated if the old object had some too.
+    fn tolerated(&self, duplicates: Vec<FieldError>, old: Option<&Value>) -> Vec<FieldError> {
         match old {
-            Some(old) if !lists::check(&self.root, old).is_empty() => Vec::new(),
-            _ => lists::check(&self.root, object),
+            Some(old) if !duplicates.is_empty() => {
+                let before = identity::check(&self.root, old).duplicates;
+                if before.is_empty() { duplicates } else { Vec::new() }
+            }
+            _ => duplicates,
         }
     }
 }
@@ -122,9 +128,8 @@ struct Node {
 /// The features in the tree of a node, itself included: walks skip subtrees without them.
 #[derive(Clone, Copy, Default)]
 struct Below {
-    embedded: bool,
-    /// Lists that are sets or maps.
-    keyed: bool,
+    /// Embedded resources, and lists that are sets or maps.
+    identities: bool,
     defaults: bool,
     /// CEL rules.
     expressions: bool,
@@ -133,8 +138,7 @@ struct Below {
 impl Below {
     fn and(self, other: Below) -> Below {
         Below {
-            embedded: self.embedded || other.embedded,
-            keyed: self.keyed || other.keyed,
+            identities: self.identities || other.identities,
             defaults: self.defaults || other.defaults,
             expressions: self.expressions || other.expressions,
         }
@@ -205,6 +209,33 @@ impl Node {
             (None, Some(Additional::Of(node))) => Some(node),
             (None, _) => None,
         }
+    }
+
+    /// The members or elements of a value that have a schema, with their nodes and paths.
+    fn children<'v, 'p>(
+        &self,
+        value: &'v Value,
+        path: &'p Path<'p>,
+    ) -> impl Iterator<Item = (&Node, &'v Value, Path<'p>)>
+    where
+        'v: 'p,
+    {
+        let members =
+            value.as_object().into_iter().flatten().filter_map(move |(name, inner)| {
+                match (self.property(name), &self.additional) {
+                    (Some(node), _) => Some((node, inner, Path::Field(path, name))),
+                    (None, Some(Additional::Of(node))) => {
+                        Some((&**node, inner, Path::Bracket(path, name)))
+                    }
+                    _ => None,
+                }
+            });
+        let lists = self.items.as_deref().zip(value.as_array()).into_iter();
+        let elements = lists.flat_map(move |(items, elements)| {
+            let indexed = elements.iter().enumerate();
+            indexed.map(move |(index, element)| (items, element, Path::Index(path, index)))
+        });
+        members.chain(elements)
     }
 }
 

@@ -7,6 +7,7 @@ use headwater_json::{Map, MemberKey, Value, json};
 
 use super::{META_FIELDS, Schema, Type, Types, rules};
 use headwater_api::status::FieldError;
+use headwater_cel::pattern::Budget;
 use headwater_json::path::Path;
 
 mod defaults;
@@ -38,7 +39,7 @@ pub fn check(schema: &Value, place: SchemaLocation<'_>) -> Vec<FieldError> {
             None
         }
     };
-    let mut walk = Walk { base: place.path, errors: Vec::new() };
+    let mut walk = Walk::new(place.path);
     walk.schema(schema, &Path::Root, Inside { is_root: true, ..Inside::default() });
     errors.append(&mut walk.errors);
     if errors.is_empty() {
@@ -168,9 +169,15 @@ struct Inside {
 struct Walk<'a> {
     base: &'a str,
     errors: Vec<FieldError>,
+    /// For the patterns of the schema.
+    budget: Budget,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(base: &'a str) -> Walk<'a> {
+        Walk { base, errors: Vec::new(), budget: Budget::default() }
+    }
+
     fn at(&self, path: &Path<'_>) -> String {
         match path {
             Path::Root => self.base.to_owned(),

@@ -62,8 +62,7 @@ impl<'a> Compiler<'a> {
         let expressions = rules::compile(schema, schema, is_root, &mut self.budget);
         let all_of = rules.iter().flat_map(|rules| &rules.all_of);
         let own = Below {
-            embedded,
-            keyed: !matches!(list, List::Atomic),
+            identities: embedded || !matches!(list, List::Atomic),
             defaults: default.is_some(),
             expressions: expressions.is_some()
                 || all_of.into_iter().any(|node| node.below.expressions),

@@ -2,49 +2,13 @@
 
 use headwater_json::{Map, Value, json};
 
-use super::{Additional, Node};
 use headwater_api::kind::{Kind, NameRule};
 use headwater_api::name;
 use headwater_api::status::FieldError;
 use headwater_json::path::Path;
 
-/// The errors in the type and metadata of embedded resources.
-pub(super) fn check(root: &Node, object: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    value(root, object, &Path::Root, &mut errors);
-    errors
-}
-
-fn value(node: &Node, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    if !node.below.embedded {
-        return;
-    }
-    match value {
-        Value::Object(members) => {
-            if node.embedded {
-                resource(members, path, errors);
-            }
-            for (name, inner) in members {
-                match (node.property(name), &node.additional) {
-                    (Some(node), _) => self::value(node, inner, &Path::Field(path, name), errors),
-                    (None, Some(Additional::Of(node))) => {
-                        self::value(node, inner, &Path::Bracket(path, name), errors);
-                    }
-                    _ => {}
-                }
-            }
-        }
-        Value::Array(elements) => {
-            let Some(items) = &node.items else { return };
-            for (index, element) in elements.iter().enumerate() {
-                self::value(items, element, &Path::Index(path, index), errors);
-            }
-        }
-        _ => {}
-    }
-}
-
-fn resource(members: &Map, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+/// Adds the errors in the type and metadata of an embedded resource.
+pub(super) fn resource(members: &Map, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let field = |name: &str| Path::Field(path, name).to_string();
     for name in ["apiVersion", "kind"] {
         match members.get(name) {

@@ -6,7 +6,7 @@
 
 use headwater_json::Value;
 
-use super::{Additional, List, Node, lists, number};
+use super::{List, Node, identity, number};
 use headwater_api::status::{FieldError, FieldErrorKind};
 use headwater_cel::pattern;
 use headwater_cel::{Budget, DeclType, Environment, Error, Program, Value as Cel, Variables};
@@ -173,31 +173,15 @@ impl Walk<'_> {
             return Ok(());
         }
         self.own(node, value, before, at)?;
-        match value {
-            Value::Object(members) => {
-                let old = before.old.filter(|_| !node.atomic);
-                for (name, inner) in members {
-                    let old = old.and_then(|old| old.get(name)).filter(|old| !old.is_null());
-                    let before = before.below(value, old);
-                    match (node.property(name), &node.additional) {
-                        (Some(node), _) => {
-                            self.value(node, inner, before, &Path::Field(at, name))?;
-                        }
-                        (None, Some(Additional::Of(node))) => {
-                            self.value(node, inner, before, &Path::Bracket(at, name))?;
-                        }
-                        _ => {}
-                    }
+        for (inner, part, path) in node.children(value, at) {
+            let old = match path {
+                Path::Field(_, name) | Path::Bracket(_, name) => {
+                    let old = before.old.filter(|_| !node.atomic).and_then(|old| old.get(name));
+                    old.filter(|old| !old.is_null())
                 }
-            }
-            Value::Array(elements) => {
-                let Some(items) = &node.items else { return Ok(()) };
-                for (index, element) in elements.iter().enumerate() {
-                    let before = before.below(value, correlated(node, element, before.old));
-                    self.value(items, element, before, &Path::Index(at, index))?;
-                }
-            }
-            _ => {}
+                _ => correlated(node, part, before.old),
+            };
+            self.value(inner, part, before.below(value, old), &path)?;
         }
         Ok(())
     }
@@ -215,7 +199,6 @@ impl Walk<'_> {
         }
         for inner in node.rules.iter().flat_map(|rules| &rules.all_of) {
             if let Some(expressions) = &inner.expressions {
-                let before = Before { old: before.old, nearest: before.nearest };
                 self.expressions(expressions, value, before, at)?;
             }
         }
@@ -380,8 +363,8 @@ fn place(at: &Path<'_>, below: &str) -> String {
 /// The old element: only keyed lists have a correspondence.
 fn correlated<'a>(node: &Node, element: &Value, old: Option<&'a Value>) -> Option<&'a Value> {
     let (List::Map(keys), Some(Value::Array(old))) = (&node.list, old) else { return None };
-    let key = lists::key(keys, element);
-    old.iter().find(|old| lists::key(keys, old) == key)
+    let key = identity::key(keys, element);
+    old.iter().find(|old| identity::key(keys, old) == key)
 }
 
 /// A `fieldPath` such as `.spec.ports['http']` in the notation of errors, if the schema has that field.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use headwater_json::{Map, Value};
 
 use super::number::{self, Numeric};
-use super::{Additional, Limit, List, Node, Rules, Type, lists};
+use super::{Additional, Limit, List, Node, Rules, Type, identity};
 use headwater_api::status::{FieldError, FieldErrorKind};
 use headwater_json::path::Path;
 
@@ -399,7 +399,7 @@ impl<'a> Before<'a> {
         let (List::Map(keys), Some(Value::Array(old))) = (&node.list, old) else {
             return Before { keys: &[], elements: HashMap::new() };
         };
-        let keyed = old.iter().map(|old| (lists::key(keys, old).to_string(), old));
+        let keyed = old.iter().map(|old| (identity::key(keys, old).to_string(), old));
         Before { keys, elements: keyed.collect() }
     }
 
@@ -407,6 +407,6 @@ impl<'a> Before<'a> {
         if self.elements.is_empty() {
             return None;
         }
-        self.elements.get(&lists::key(self.keys, element).to_string()).copied()
+        self.elements.get(&identity::key(self.keys, element).to_string()).copied()
     }
 }

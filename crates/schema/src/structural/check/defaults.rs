@@ -1,7 +1,7 @@
 //! Validation of defaults: their own schema must accept and not prune them.
 
 use super::{FieldError, META_FIELDS, Path};
-use crate::structural::{Node, Schema, embedded, lists, prune, validate};
+use crate::structural::{Node, Schema, identity, prune, validate};
 
 /// The errors in the defaults of a compiled schema.
 pub(super) fn check(schema: &Schema, base: &str) -> Vec<FieldError> {
@@ -43,9 +43,8 @@ impl Walk<'_> {
             self.errors.push(error);
         }
         self.errors.extend(validate::value(node, default, None, &base));
-        for mut error in
-            embedded::check(node, default).into_iter().chain(lists::check(node, default))
-        {
+        let found = identity::check(node, default);
+        for mut error in found.resources.into_iter().chain(found.duplicates) {
             error.field = format!("{base}.{}", error.field);
             self.errors.push(error);
         }

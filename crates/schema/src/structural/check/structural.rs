@@ -2,8 +2,8 @@
 
 use headwater_json::{Value, json};
 
-use super::{FieldError, Path};
-use headwater_cel::pattern::{Budget, Pattern};
+use super::{FieldError, Path, Walk};
+use headwater_cel::pattern::Pattern;
 
 /// Keywords that no structural schema allows.
 pub(super) fn unsupported(schema: &Value) -> Option<String> {
@@ -30,7 +30,7 @@ pub(super) fn unsupported(schema: &Value) -> Option<String> {
 
 /// The violations of structural rules, sorted.
 pub(super) fn check(schema: &Value, base: &str) -> Vec<FieldError> {
-    let mut walk = Walk { base, errors: Vec::new(), budget: Budget::default() };
+    let mut walk = Walk::new(base);
     walk.invariants(schema, Level::Root, &Path::Root);
     walk.completeness(schema, schema, &Path::Root, &Path::Root);
     walk.errors.sort_by_cached_key(ToString::to_string);
@@ -44,40 +44,12 @@ enum Level {
     Field,
 }
 
-struct Walk<'a> {
-    base: &'a str,
-    errors: Vec<FieldError>,
-    budget: Budget,
-}
-
 /// The two forms of "a number or a string" in OpenAPI.
 fn is_int_or_string(any_of: &Value) -> bool {
     *any_of == json!([{ "type": "integer" }, { "type": "string" }])
 }
 
 impl Walk<'_> {
-    fn at(&self, path: &Path<'_>) -> String {
-        match path {
-            Path::Root => self.base.to_owned(),
-            path => format!("{}.{path}", self.base),
-        }
-    }
-
-    fn require(&mut self, path: &Path<'_>, key: &str, why: &str) {
-        let field = self.at(&Path::Field(path, key));
-        self.errors.push(FieldError::required(field, why));
-    }
-
-    fn forbid(&mut self, path: &Path<'_>, key: &str, why: &str) {
-        let field = self.at(&Path::Field(path, key));
-        self.errors.push(FieldError::forbidden(field, why));
-    }
-
-    fn invalid(&mut self, path: &Path<'_>, key: &str, value: &Value, why: &str) {
-        let field = self.at(&Path::Field(path, key));
-        self.errors.push(FieldError::invalid(field, value, why));
-    }
-
     fn invariants(&mut self, schema: &Value, level: Level, path: &Path<'_>) {
         let items = Path::Field(path, "items");
         match &schema["items"] {
@@ -99,7 +71,7 @@ impl Walk<'_> {
             let at = Path::Field(path, "additionalProperties");
             self.invariants(additional, Level::Field, &at);
         }
-        self.extensions(schema, path);
+        self.int_or_string(schema, path);
         self.type_is_said(schema, level, path);
         self.resource(schema, level, path);
         let skip = Skip {
@@ -109,7 +81,7 @@ impl Walk<'_> {
         self.validations(schema, skip, path);
     }
 
-    fn extensions(&mut self, schema: &Value, path: &Path<'_>) {
+    fn int_or_string(&mut self, schema: &Value, path: &Path<'_>) {
         if schema["x-kubernetes-int-or-string"] != true {
             return;
         }

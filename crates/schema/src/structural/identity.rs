@@ -1,49 +1,47 @@
-//! Uniqueness of the elements of set and map lists (S9.13).
+//! The identities inside an object: embedded resources (S9.10), and the uniqueness of the elements
+//! of set and map lists (S9.13).
 
 use std::collections::HashMap;
 
 use headwater_json::{Map, Value};
 
-use super::{Additional, List, Node, number};
+use super::{List, Node, embedded, number};
 use headwater_api::status::{FieldError, FieldErrorKind};
 use headwater_json::path::Path;
 
-/// The errors of duplicate elements, each reported once, at its second occurrence.
-pub(super) fn check(root: &Node, object: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    value(root, object, &Path::Root, &mut errors);
-    errors
+/// The errors in the identities of the parts of an object.
+#[derive(Default)]
+pub(super) struct Identities {
+    /// In the type and metadata of embedded resources.
+    pub(super) resources: Vec<FieldError>,
+    /// Of duplicate elements, each reported once, at its second occurrence.
+    pub(super) duplicates: Vec<FieldError>,
 }
 
-fn value(node: &Node, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    if !node.below.keyed {
-        return;
-    }
-    match value {
-        Value::Object(members) => {
-            for (name, inner) in members {
-                match (node.property(name), &node.additional) {
-                    (Some(node), _) => self::value(node, inner, &Path::Field(path, name), errors),
-                    (None, Some(Additional::Of(node))) => {
-                        self::value(node, inner, &Path::Bracket(path, name), errors);
-                    }
-                    _ => {}
-                }
-            }
+pub(super) fn check(root: &Node, object: &Value) -> Identities {
+    let mut found = Identities::default();
+    found.value(root, object, &Path::Root);
+    found
+}
+
+impl Identities {
+    fn value(&mut self, node: &Node, value: &Value, path: &Path<'_>) {
+        if !node.below.identities {
+            return;
         }
-        Value::Array(elements) => {
-            match &node.list {
-                List::Atomic => {}
-                List::Set => set(elements, path, errors),
-                List::Map(keys) => map(keys, elements, path, errors),
+        match (value, &node.list) {
+            (Value::Object(members), _) if node.embedded => {
+                embedded::resource(members, path, &mut self.resources);
             }
-            if let Some(items) = &node.items {
-                for (index, element) in elements.iter().enumerate() {
-                    self::value(items, element, &Path::Index(path, index), errors);
-                }
+            (Value::Array(elements), List::Set) => set(elements, path, &mut self.duplicates),
+            (Value::Array(elements), List::Map(keys)) => {
+                map(keys, elements, path, &mut self.duplicates);
             }
+            _ => {}
         }
-        _ => {}
+        for (node, inner, path) in node.children(value, path) {
+            self.value(node, inner, &path);
+        }
     }
 }
 

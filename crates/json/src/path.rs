@@ -15,7 +15,22 @@ pub enum Path<'a> {
     Bracket(&'a Path<'a>, &'a str),
 }
 
-impl Path<'_> {
+impl<'a> Path<'a> {
+    /// A field below this path.
+    pub fn field(&'a self, name: &'a str) -> Path<'a> {
+        Path::Field(self, name)
+    }
+
+    /// An element below this path.
+    pub fn index(&'a self, index: usize) -> Path<'a> {
+        Path::Index(self, index)
+    }
+
+    /// A key below this path, in the notation of field errors.
+    pub fn bracket(&'a self, key: &'a str) -> Path<'a> {
+        Path::Bracket(self, key)
+    }
+
     /// The fields only, joined with dots: Go's notation in decoding errors.
     pub fn fields(&self) -> String {
         match self {

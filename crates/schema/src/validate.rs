@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::LazyLock;
 
+use headwater_json::path::Path;
 use headwater_json::{Map, Name, Value};
 
 use crate::types::{Reach, Steps, Type, Types, ValueType, When, steps};
@@ -91,7 +92,7 @@ impl Check<'_> {
             }
             (ValueType::Map(inner), Value::Object(object)) => {
                 for (key, value) in object {
-                    self.value(inner, value, &Path::Key(path, key));
+                    self.value(inner, value, &Path::Bracket(path, key));
                 }
             }
             _ => {}
@@ -299,42 +300,6 @@ fn own(name: &str) -> Own {
         "toleration" => pod::toleration,
         "volume-spec" => volume::spec,
         other => unreachable!("no rule {other}"),
-    }
-}
-
-/// A path in an object: a chain on the stack that is formatted only for errors.
-#[derive(Clone, Copy)]
-enum Path<'a> {
-    Root,
-    Field(&'a Path<'a>, &'a str),
-    Index(&'a Path<'a>, usize),
-    Key(&'a Path<'a>, &'a str),
-}
-
-/// `spec.limits[0].max[cpu]`.
-impl fmt::Display for Path<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Path::Root => Ok(()),
-            Path::Field(Path::Root, name) => f.write_str(name),
-            Path::Field(above, name) => write!(f, "{above}.{name}"),
-            Path::Index(above, index) => write!(f, "{above}[{index}]"),
-            Path::Key(above, key) => write!(f, "{above}[{key}]"),
-        }
-    }
-}
-
-impl<'a> Path<'a> {
-    fn field(&'a self, name: &'a str) -> Path<'a> {
-        Path::Field(self, name)
-    }
-
-    fn index(&'a self, index: usize) -> Path<'a> {
-        Path::Index(self, index)
-    }
-
-    fn key(&'a self, key: &'a str) -> Path<'a> {
-        Path::Key(self, key)
     }
 }
 

@@ -18,12 +18,12 @@ pub(super) fn config_map(check: &mut Check<'_>, config: &Object, path: &Path<'_>
     for (name, encoded) in [("data", false), ("binaryData", true)] {
         let at = path.field(name);
         for (key, value) in map(config, name).into_iter().flatten() {
-            check.problems(at.key(key), key, name::config_key(key));
+            check.problems(at.bracket(key), key, name::config_key(key));
             bytes += value_bytes(value, encoded);
             let twice = !encoded && map(config, "binaryData").is_some_and(|b| b.contains_key(key));
             if twice {
                 let why = "duplicate of key present in binaryData";
-                check.invalid(at.key(key), &key.as_str().into(), why);
+                check.invalid(at.bracket(key), &key.as_str().into(), why);
             }
         }
     }
@@ -62,7 +62,7 @@ pub(super) fn secret(check: &mut Check<'_>, secret: &Object, path: &Path<'_>) {
     let data = map(secret, "data").unwrap_or(&none);
     let at = path.field("data");
     for key in data.keys() {
-        check.problems(at.key(key), key, name::config_key(key));
+        check.problems(at.bracket(key), key, name::config_key(key));
     }
     if data.values().map(|value| value_bytes(value, true)).sum::<usize>() > DATA_BYTES_MAX {
         too_long(check, "data");
@@ -70,22 +70,22 @@ pub(super) fn secret(check: &mut Check<'_>, secret: &Object, path: &Path<'_>) {
     let kind = text(secret, "type");
     for (_, key) in SECRET_KEYS.iter().filter(|(of, _)| *of == kind) {
         if !data.contains_key(key) {
-            check.required(at.key(key), "");
+            check.required(at.bracket(key), "");
         }
     }
     match kind {
         "kubernetes.io/basic-auth"
             if !data.contains_key("username") && !data.contains_key("password") =>
         {
-            check.required(at.key("username"), "");
-            check.required(at.key("password"), "");
+            check.required(at.bracket("username"), "");
+            check.required(at.bracket("password"), "");
         }
         "kubernetes.io/service-account-token" => {
             let key = "kubernetes.io/service-account.name";
             let annotations = map(secret, "metadata").and_then(|m| map(m, "annotations"));
             if annotations.is_none_or(|annotations| text(annotations, key).is_empty()) {
                 let metadata = path.field("metadata");
-                check.required(metadata.field("annotations").key(key), "");
+                check.required(metadata.field("annotations").bracket(key), "");
             }
         }
         _ => {}
@@ -173,7 +173,7 @@ pub(super) fn claim(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     access_modes(check, spec, path);
     let requests = map(spec, "resources").and_then(|resources| map(resources, "requests"));
     let resources = path.field("resources");
-    let at = resources.key("storage");
+    let at = resources.bracket("storage");
     match requests.and_then(|requests| requests.get("storage")) {
         None => check.required(at, ""),
         Some(value) => {
@@ -199,10 +199,10 @@ pub(super) fn quota(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     for name in map(spec, "hard").into_iter().flat_map(Object::keys) {
         let problems = name::qualified(name);
         let plain = problems.is_empty() && !name.contains('/') && !name.starts_with("count/");
-        check.problems(hard.key(name), name, problems);
+        check.problems(hard.bracket(name), name, problems);
         if plain && !is_standard(name) && !name.starts_with("requests.") {
             let why = "must be a standard resource type or fully qualified";
-            check.invalid(hard.key(name), &name.as_str().into(), why);
+            check.invalid(hard.bracket(name), &name.as_str().into(), why);
         }
     }
     let scopes = list(spec, "scopes");
@@ -228,7 +228,7 @@ pub(super) fn limit_range(check: &mut Check<'_>, limit: &Object, path: &Path<'_>
         let at = path.field(side);
         for name in map(limit, side).into_iter().flat_map(Object::keys) {
             if matches!(kind, "Pod" | "Container") {
-                resource_name(check, name, &at.key(name));
+                resource_name(check, name, &at.bracket(name));
             }
         }
         if kind == "Pod" && side.starts_with("default") && has(limit, side) {
@@ -264,7 +264,7 @@ fn limit_order(check: &mut Check<'_>, limit: &Object, path: &Path<'_>) {
             {
                 let value = map(limit, blamed).map(|amounts| shown(amounts, name));
                 let why = format!("{low_word} {less} is greater than {high_word} {more}");
-                check.invalid(at.key(name), &value.unwrap_or_default(), &why);
+                check.invalid(at.bracket(name), &value.unwrap_or_default(), &why);
             }
         }
     }

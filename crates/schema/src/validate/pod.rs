@@ -324,11 +324,24 @@ pub(super) fn node_requirement(check: &mut Check<'_>, requirement: &Object, path
 /// Resources of containers without a domain.
 const CONTAINER_RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
+/// Resources that are numbers of objects.
+const OBJECT_COUNTS: [&str; 9] = [
+    "pods",
+    "services",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "persistentvolumeclaims",
+    "configmaps",
+    "services.nodeports",
+    "services.loadbalancers",
+];
+
 pub(super) fn resources(check: &mut Check<'_>, resources: &Object, path: &Path<'_>) {
     for side in ["limits", "requests"] {
         let side_path = path.field(side);
         for (name, value) in map(resources, side).into_iter().flatten() {
-            let at = side_path.key(name);
+            let at = side_path.bracket(name);
             resource_name(check, name, &at);
             resource_amount(check, name, value, &at);
         }
@@ -389,16 +402,7 @@ fn is_huge_pages(name: &str) -> bool {
 
 /// Resources without a domain that only other objects have.
 pub(super) fn is_standard(name: &str) -> bool {
-    const NAMES: [&str; 21] = [
-        "pods",
-        "services",
-        "replicationcontrollers",
-        "resourcequotas",
-        "secrets",
-        "persistentvolumeclaims",
-        "configmaps",
-        "services.nodeports",
-        "services.loadbalancers",
+    const NAMES: [&str; 12] = [
         "storage",
         "cpu",
         "memory",
@@ -413,6 +417,7 @@ pub(super) fn is_standard(name: &str) -> bool {
         "requests.hugepages",
     ];
     NAMES.contains(&name)
+        || OBJECT_COUNTS.contains(&name)
         || is_huge_pages(name)
         || name.starts_with("requests.hugepages-")
         || name.starts_with("limits.hugepages-")
@@ -420,18 +425,7 @@ pub(super) fn is_standard(name: &str) -> bool {
 
 /// Whether a resource is an object count or an extended resource.
 fn counted_in_ones(name: &str) -> bool {
-    const NAMES: [&str; 9] = [
-        "pods",
-        "services",
-        "replicationcontrollers",
-        "resourcequotas",
-        "secrets",
-        "persistentvolumeclaims",
-        "configmaps",
-        "services.nodeports",
-        "services.loadbalancers",
-    ];
-    NAMES.contains(&name) || !may_overcommit(name) && !is_huge_pages(name)
+    OBJECT_COUNTS.contains(&name) || !may_overcommit(name) && !is_huge_pages(name)
 }
 
 /// Whether overcommit is allowed: for native resources other than huge pages.

@@ -121,7 +121,7 @@ impl Rule {
             (Rule::Amount, Some(value)) => amount(check, value, path),
             (Rule::Amounts, Some(Value::Object(amounts))) => {
                 for (key, value) in amounts {
-                    amount(check, value, &path.key(key));
+                    amount(check, value, &path.bracket(key));
                 }
             }
             (Rule::Labels, Some(Value::Object(labels))) => {

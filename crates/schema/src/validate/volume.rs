@@ -58,7 +58,7 @@ fn capacity(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     for (name, value) in capacity {
         let amount = value.as_str().and_then(|text| Quantity::parse(text).ok());
         if amount.is_some_and(|amount| amount.is_negative() || amount.is_zero()) {
-            check.invalid(at.key(name), value, "must be greater than zero");
+            check.invalid(at.bracket(name), value, "must be greater than zero");
         }
     }
 }

@@ -219,7 +219,7 @@ fn generated_labels(check: &mut Check<'_>, job: &Object, template: &Object, path
         let (found, expected) = (text(labels, label), text(metadata, own));
         if found != expected {
             let why = format!("must be '{expected}'");
-            check.invalid(at.key(label), &found.into(), &why);
+            check.invalid(at.bracket(label), &found.into(), &why);
         }
     }
 }

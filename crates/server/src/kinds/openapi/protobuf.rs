@@ -3,8 +3,17 @@
 //! River: the document as a tree → **protobuf** → HTTP. The messages are those of the package
 //! `openapi.v2`, limited to the fields that our documents use. Values outside of OpenAPI itself
 //! (extensions, defaults, enumerations) are embedded as YAML, of which JSON is a subset.
+//!
+//! The fields are in `messages.txt`; this file only reads it. A line without indentation is a
+//! message. `number form key [name=value]` is a field: the member of an object with that key, or
+//! the value itself for `.`, if the object has that other member. The forms are those of
+//! [`Message::field`]: a scalar, a message, `[form]` for each element of a list, or `{form}` for
+//! each member of a map, with its name.
 
-use headwater_json::{Map, Value};
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use headwater_json::Value;
 
 /// The media type in requests and in responses: `@` is not allowed in a media type.
 pub(crate) const ASKED: [&str; 2] = [
@@ -13,155 +22,44 @@ pub(crate) const ASKED: [&str; 2] = [
 ];
 pub(crate) const CONTENT_TYPE: &str = ASKED[1];
 
-type Object = Map;
-
 /// Encodes a document.
 pub(crate) fn document(value: &Value) -> Vec<u8> {
     let mut out = Message::default();
-    out.text(1, value.get("swagger"));
-    if let Some(info) = object(value.get("info")) {
-        out.message(2, |out| {
-            out.text(1, info.get("title"));
-            out.text(2, info.get("version"));
-        });
-    }
-    out.message(8, |out| out.named(2, value.get("paths"), path_item));
-    out.message(9, |out| out.named(1, value.get("definitions"), schema));
+    out.fields("document", value);
     out.bytes
 }
 
-const METHODS: [(&str, u32); 7] =
-    [("get", 2), ("put", 3), ("post", 4), ("delete", 5), ("options", 6), ("head", 7), ("patch", 8)];
-
-fn path_item(out: &mut Message, item: &Object) {
-    for (method, number) in METHODS {
-        if let Some(found) = object(item.get(method)) {
-            out.message(number, |out| operation(out, found));
-        }
-    }
-    parameters(out, 9, item);
-    extensions(out, 10, item);
-}
-
-fn operation(out: &mut Message, operation: &Object) {
-    out.texts(1, operation.get("tags"));
-    out.text(3, operation.get("description"));
-    out.text(5, operation.get("operationId"));
-    out.texts(6, operation.get("produces"));
-    out.texts(7, operation.get("consumes"));
-    parameters(out, 8, operation);
-    if operation.contains_key("responses") {
-        out.message(9, |out| {
-            out.named(1, operation.get("responses"), |out, found| {
-                out.message(1, |out| response(out, found));
-            });
-        });
-    }
-    extensions(out, 13, operation);
-}
-
-fn response(out: &mut Message, response: &Object) {
-    out.text(1, response.get("description"));
-    if let Some(found) = object(response.get("schema")) {
-        out.message(2, |out| out.message(1, |out| schema(out, found)));
-    }
-}
-
-fn parameters(out: &mut Message, number: u32, holder: &Object) {
-    let list = holder.get("parameters").and_then(Value::as_array);
-    for one in list.into_iter().flatten().filter_map(Value::as_object) {
-        out.message(number, |out| out.message(1, |out| parameter(out, one)));
-    }
-}
-
-/// Encodes a parameter: body, query and path parameters are different messages.
-fn parameter(out: &mut Message, parameter: &Object) {
-    let text = |key: &str| parameter.get(key);
-    let place = text("in").and_then(Value::as_str).unwrap_or_default();
-    match place {
-        "body" => out.message(1, |out| {
-            out.text(1, text("description"));
-            out.text(2, text("name"));
-            out.text(3, text("in"));
-            out.flag(4, text("required"));
-            if let Some(found) = object(text("schema")) {
-                out.message(5, |out| schema(out, found));
+static MESSAGES: LazyLock<HashMap<&str, Vec<Field>>> = LazyLock::new(|| {
+    let mut messages: HashMap<&str, Vec<Field>> = HashMap::new();
+    let mut of = "";
+    for line in include_str!("messages.txt").lines() {
+        match line.strip_prefix("  ") {
+            None => of = line,
+            Some(line) => {
+                let field = Field::read(line).expect("a field has a number, a form and a key");
+                messages.entry(of).or_default().push(field);
             }
-        }),
-        place => out.message(2, |out| {
-            let (number, kind) = if place == "query" { (3, 6) } else { (4, 5) };
-            out.message(number, |out| {
-                out.flag(1, text("required"));
-                out.text(2, text("in"));
-                out.text(3, text("description"));
-                out.text(4, text("name"));
-                out.text(kind, text("type"));
-                out.text(kind + 1, text("format"));
-            });
-        }),
-    }
-}
-
-fn schema(out: &mut Message, schema: &Object) {
-    let get = |key: &str| schema.get(key);
-    for (number, key) in [(1, "$ref"), (2, "format"), (3, "title"), (4, "description")] {
-        out.text(number, get(key));
-    }
-    out.any(5, get("default"));
-    for (number, key) in [(6, "multipleOf"), (7, "maximum"), (9, "minimum")] {
-        out.double(number, get(key));
-    }
-    for (number, key) in [(8, "exclusiveMaximum"), (10, "exclusiveMinimum"), (16, "uniqueItems")] {
-        out.flag(number, get(key));
-    }
-    let sizes = ["maxLength", "minLength", "", "maxItems", "minItems"];
-    for (number, key) in (11..).zip(sizes) {
-        out.integer(number, get(key));
-    }
-    out.text(13, get("pattern"));
-    out.integer(17, get("maxProperties"));
-    out.integer(18, get("minProperties"));
-    out.texts(19, get("required"));
-    for value in get("enum").and_then(Value::as_array).into_iter().flatten() {
-        out.any(20, Some(value));
-    }
-    match get("additionalProperties") {
-        Some(Value::Object(found)) => {
-            out.message(21, |out| out.message(1, |out| self::schema(out, found)));
         }
-        Some(flag) => out.message(21, |out| out.flag(2, Some(flag))),
-        None => {}
     }
-    match get("type") {
-        Some(kinds @ Value::Array(_)) => out.message(22, |out| out.texts(1, Some(kinds))),
-        Some(kind) => out.message(22, |out| out.text(1, Some(kind))),
-        None => {}
-    }
-    if let Some(found) = object(get("items")) {
-        out.message(23, |out| out.message(1, |out| self::schema(out, found)));
-    }
-    let all = get("allOf").and_then(Value::as_array).into_iter().flatten();
-    for found in all.filter_map(Value::as_object) {
-        out.message(24, |out| self::schema(out, found));
-    }
-    if schema.contains_key("properties") {
-        out.message(25, |out| out.named(1, get("properties"), self::schema));
-    }
-    extensions(out, 31, schema);
+    messages
+});
+
+/// A field of a message.
+struct Field {
+    number: u32,
+    form: &'static str,
+    key: &'static str,
+    /// The member that the object must have.
+    only: Option<(&'static str, &'static str)>,
 }
 
-/// Members whose names begin with `x-`.
-fn extensions(out: &mut Message, number: u32, holder: &Object) {
-    for (name, value) in holder.iter().filter(|(name, _)| name.starts_with("x-")) {
-        out.message(number, |out| {
-            out.string(1, name);
-            out.any(2, Some(value));
-        });
+impl Field {
+    fn read(line: &'static str) -> Option<Field> {
+        let mut words = line.split(' ');
+        let number = words.next()?.parse().ok()?;
+        let (form, key) = (words.next()?, words.next()?);
+        Some(Field { number, form, key, only: words.next().and_then(|word| word.split_once('=')) })
     }
-}
-
-fn object(value: Option<&Value>) -> Option<&Object> {
-    value.and_then(Value::as_object)
 }
 
 /// An encoded message.
@@ -175,80 +73,97 @@ const FIXED_64: u32 = 1;
 const LENGTH: u32 = 2;
 
 impl Message {
-    fn varint(&mut self, mut number: u64) {
-        while number >= 0x80 {
-            self.bytes.push(number as u8 | 0x80);
-            number >>= 7;
+    /// Writes the fields of a message.
+    fn fields(&mut self, of: &str, value: &Value) {
+        for field in &MESSAGES[of] {
+            let found = if field.key == "." { Some(value) } else { value.get(field.key) };
+            let applies = field.only.is_none_or(|(key, wanted)| value[key] == wanted);
+            if let Some(found) = found.filter(|_| applies) {
+                self.field(field.number, field.form, found);
+            }
         }
-        self.bytes.push(number as u8);
+    }
+
+    /// Writes a value, unless it does not have the form.
+    fn field(&mut self, number: u32, form: &str, value: &Value) {
+        let inner = form.trim_matches(['[', ']', '{', '}']);
+        match (form, value) {
+            ("text", Value::String(text)) => self.string(number, text),
+            ("flag", Value::Bool(truth)) => {
+                self.key(number, VARINT);
+                self.varint(u64::from(*truth));
+            }
+            ("integer", Value::Number(_)) => {
+                if let Some(integer) = value.as_i64() {
+                    self.key(number, VARINT);
+                    self.varint(integer as u64);
+                }
+            }
+            ("double", Value::Number(_)) => {
+                if let Some(double) = value.as_f64() {
+                    self.key(number, FIXED_64);
+                    self.bytes.extend_from_slice(&double.to_le_bytes());
+                }
+            }
+            ("any", value) => {
+                let mut yaml = Message::default();
+                yaml.string(2, &format!("{value}\n"));
+                self.message(number, &yaml);
+            }
+            // Members whose names begin with `x-`.
+            ("extensions", Value::Object(members)) => {
+                for (name, value) in members.iter().filter(|(name, _)| name.starts_with("x-")) {
+                    self.named(number, name, "any", value);
+                }
+            }
+            (form, Value::Array(items)) if form.starts_with('[') => {
+                items.iter().for_each(|item| self.field(number, inner, item));
+            }
+            (form, Value::Object(members)) if form.starts_with('{') => {
+                members.iter().for_each(|(name, value)| self.named(number, name, inner, value));
+            }
+            (form, value) if MESSAGES.contains_key(form) => {
+                let mut message = Message::default();
+                message.fields(form, value);
+                if value.is_object() || !message.bytes.is_empty() {
+                    self.message(number, &message);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn named(&mut self, number: u32, name: &str, form: &str, value: &Value) {
+        let mut named = Message::default();
+        named.string(1, name);
+        named.field(2, form, value);
+        self.message(number, &named);
+    }
+
+    fn message(&mut self, number: u32, message: &Message) {
+        self.length(number, &message.bytes);
+    }
+
+    fn string(&mut self, number: u32, text: &str) {
+        self.length(number, text.as_bytes());
+    }
+
+    fn length(&mut self, number: u32, bytes: &[u8]) {
+        self.key(number, LENGTH);
+        self.varint(bytes.len() as u64);
+        self.bytes.extend_from_slice(bytes);
     }
 
     fn key(&mut self, number: u32, form: u32) {
         self.varint(u64::from(number << 3 | form));
     }
 
-    fn string(&mut self, number: u32, text: &str) {
-        self.key(number, LENGTH);
-        self.varint(text.len() as u64);
-        self.bytes.extend_from_slice(text.as_bytes());
-    }
-
-    fn text(&mut self, number: u32, value: Option<&Value>) {
-        if let Some(text) = value.and_then(Value::as_str) {
-            self.string(number, text);
+    fn varint(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.bytes.push(number as u8 | 0x80);
+            number >>= 7;
         }
-    }
-
-    fn texts(&mut self, number: u32, value: Option<&Value>) {
-        let list = value.and_then(Value::as_array).into_iter().flatten();
-        list.for_each(|one| self.text(number, Some(one)));
-    }
-
-    fn flag(&mut self, number: u32, value: Option<&Value>) {
-        if let Some(truth) = value.and_then(Value::as_bool) {
-            self.key(number, VARINT);
-            self.varint(u64::from(truth));
-        }
-    }
-
-    fn integer(&mut self, number: u32, value: Option<&Value>) {
-        if let Some(value) = value.and_then(Value::as_i64) {
-            self.key(number, VARINT);
-            self.varint(value as u64);
-        }
-    }
-
-    fn double(&mut self, number: u32, value: Option<&Value>) {
-        if let Some(value) = value.and_then(Value::as_f64) {
-            self.key(number, FIXED_64);
-            self.bytes.extend_from_slice(&value.to_le_bytes());
-        }
-    }
-
-    /// Any value, as YAML.
-    fn any(&mut self, number: u32, value: Option<&Value>) {
-        if let Some(value) = value {
-            self.message(number, |out| out.string(2, &format!("{value}\n")));
-        }
-    }
-
-    fn message(&mut self, number: u32, write: impl FnOnce(&mut Message)) {
-        let mut inner = Message::default();
-        write(&mut inner);
-        self.key(number, LENGTH);
-        self.varint(inner.bytes.len() as u64);
-        self.bytes.extend_from_slice(&inner.bytes);
-    }
-
-    /// A map, encoded as a list of named values.
-    fn named(&mut self, number: u32, value: Option<&Value>, write: impl Fn(&mut Message, &Object)) {
-        for (name, value) in object(value).into_iter().flatten() {
-            let Some(value) = value.as_object() else { continue };
-            self.message(number, |out| {
-                out.string(1, name);
-                out.message(2, |out| write(out, value));
-            });
-        }
+        self.bytes.push(number as u8);
     }
 }
 
@@ -311,6 +226,15 @@ mod tests {
     fn check(bytes: &[u8], path: &[u64], expected: &str) {
         let found = at(bytes, path).map(|bytes| std::str::from_utf8(bytes).unwrap());
         assert_eq!(found, Some(expected), "{path:?}");
+    }
+
+    #[test]
+    fn every_form_is_a_scalar_or_a_message() {
+        let scalars = ["text", "flag", "integer", "double", "any", "extensions"];
+        for field in MESSAGES.values().flatten() {
+            let form = field.form.trim_matches(['[', ']', '{', '}']);
+            assert!(scalars.contains(&form) || MESSAGES.contains_key(form), "{form}");
+        }
     }
 
     #[test]

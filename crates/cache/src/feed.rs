@@ -6,6 +6,7 @@
 //! only grows (R21).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -73,7 +74,8 @@ struct Shared {
     options: Options,
     resources: RwLock<HashMap<String, Arc<Resource>>>,
     /// Every change up to here is visible in every resource.
-    applied: Arc<Progress>,
+    applied: Progress,
+    is_stopping: AtomicBool,
 }
 
 /// Records per page when the cache is loaded: enough to amortize the call, few enough for their
@@ -96,7 +98,8 @@ impl Cacher {
             store,
             options,
             resources: RwLock::new(HashMap::new()),
-            applied: Arc::new(Progress::new()),
+            applied: Progress::new(),
+            is_stopping: AtomicBool::new(false),
         };
         let cache = Cache { shared: Arc::new(shared) };
         Cacher {
@@ -323,6 +326,10 @@ impl Cache {
         &self.shared.store
     }
 
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.shared.is_stopping.load(Ordering::Acquire)
+    }
+
     /// The revision up to which every change is visible.
     pub fn applied(&self) -> Revision {
         self.shared.applied.get()
@@ -488,17 +495,13 @@ impl Cache {
 
     /// Starts a watch. Callers wait for freshness first.
     pub fn watch(&self, resource: &Arc<Resource>, filter: &Filter, start: WatchStart) -> Watcher {
-        Watcher::new(
-            Arc::clone(resource),
-            Arc::clone(&self.shared.store),
-            Arc::clone(&self.shared.applied),
-            filter,
-            start,
-        )
+        Watcher::new(self.clone(), Arc::clone(resource), filter, start)
     }
 
-    /// Wakes every watcher, so that its task checks for other events, such as a shutdown.
-    pub fn wake_watchers(&self) {
+    /// Ends every watcher with [`crate::WatchStep::Stopping`], after its pending events.
+    pub fn stop(&self) {
+        // In this order: a watcher that is woken must see the flag.
+        self.shared.is_stopping.store(true, Ordering::Release);
         self.resources().iter().for_each(|resource| resource.wake_watchers());
     }
 

@@ -318,17 +318,6 @@ impl Resource {
         self.hub().retained.keep(snapshot);
     }
 
-    /// Remembers how many objects follow the end of a page of a kept snapshot: counting them for
-    /// each page of a large list costs as much as sending it.
-    pub fn note_remaining(&self, snapshot: &Snapshot, page_end: String, left: usize) {
-        self.hub().retained.note_remaining(snapshot.revision(), page_end, left);
-    }
-
-    /// How many objects follow the end of a page, if remembered.
-    pub fn remaining_after(&self, snapshot: &Snapshot, page_end: &str) -> Option<usize> {
-        self.hub().retained.remaining_after(snapshot.revision(), page_end)
-    }
-
     /// Keeps a state while a watcher reads its initial events, within the memory limit.
     pub(crate) fn keep_initial(&self, state: &Arc<Snapshot>) -> Weak<Snapshot> {
         self.hub().retained.keep_initial(state)

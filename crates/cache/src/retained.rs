@@ -4,7 +4,7 @@
 //! Promise: the memory that old snapshots hold in addition to the current state is bounded, even if
 //! clients read slowly (R31).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -37,17 +37,11 @@ struct ListSnapshot {
     used: Instant,
     /// The value of `replaced` when the snapshot was taken.
     replaced: u64,
-    /// Where pages ended and how many objects follow, newest last.
-    page_ends: VecDeque<(String, usize)>,
 }
 
 /// The maximum number of list snapshots. The oldest is dropped first; its pages are then rebuilt
 /// from the window or the store's history.
 const LISTS_MAX: usize = 64;
-
-/// Page ends that a snapshot remembers: that many clients can read its pages at the same time
-/// without counting objects again.
-const PAGE_ENDS_MAX: usize = 16;
 
 /// How long a snapshot is kept after its last page was read.
 const LIST_AGE: Duration = Duration::from_secs(300);
@@ -71,34 +65,16 @@ impl RetainedSnapshots {
     /// Keeps a snapshot for the later pages of a list.
     pub(crate) fn keep(&mut self, snapshot: &Snapshot) {
         let (now, replaced) = (Instant::now(), self.replaced);
-        let new = || {
-            let page_ends = VecDeque::new();
-            ListSnapshot { snapshot: snapshot.clone(), used: now, replaced, page_ends }
-        };
+        let new = || ListSnapshot { snapshot: snapshot.clone(), used: now, replaced };
         self.lists.entry(snapshot.revision()).or_insert_with(new).used = now;
         self.shrink();
     }
 
-    /// The snapshot at a revision, if it is list.
+    /// The snapshot at a revision, if it is kept.
     pub(crate) fn get(&mut self, revision: Revision) -> Option<Snapshot> {
         let list = self.lists.get_mut(&revision)?;
         list.used = Instant::now();
         Some(list.snapshot.clone())
-    }
-
-    /// Remembers how many objects follow the end of a page.
-    pub(crate) fn note_remaining(&mut self, revision: Revision, page_end: String, left: usize) {
-        let Some(ListSnapshot { page_ends, .. }) = self.lists.get_mut(&revision) else { return };
-        if page_ends.len() == PAGE_ENDS_MAX {
-            page_ends.pop_front();
-        }
-        page_ends.push_back((page_end, left));
-    }
-
-    /// How many objects follow the end of a page, if remembered.
-    pub(crate) fn remaining_after(&self, revision: Revision, page_end: &str) -> Option<usize> {
-        let page_ends = &self.lists.get(&revision)?.page_ends;
-        page_ends.iter().rev().find(|(known, _)| known == page_end).map(|(_, left)| *left)
     }
 
     /// Keeps a state while a watcher reads its initial events, within the memory limit.

@@ -54,6 +54,11 @@ impl Snapshot {
     ) -> impl Iterator<Item = &'a Arc<Object>> + use<'a> {
         self.objects.iter(namespace, after)
     }
+
+    /// The number of objects, of one namespace or of all, after a key. Takes no scan.
+    pub fn count(&self, namespace: &str, after: Option<&str>) -> usize {
+        self.objects.count(namespace, after)
+    }
 }
 
 impl Snapshot {
@@ -117,6 +122,11 @@ impl Objects {
         self.marked(Marks::default(), namespace, after)
     }
 
+    fn count(&self, namespace: &str, after: Option<&str>) -> usize {
+        let (after, end) = key_range(namespace, after);
+        self.0.count(&after, end.as_deref())
+    }
+
     /// Objects that have all of these marks.
     fn marked<'a>(
         &'a self,
@@ -124,14 +134,23 @@ impl Objects {
         namespace: &str,
         after: Option<&str>,
     ) -> impl Iterator<Item = &'a Arc<Object>> + use<'a> {
+        let (after, end) = key_range(namespace, after);
+        let held = self.0.range(&after, end);
+        held.filter(move |held| held.marks.cover(marks)).map(|held| &held.object)
+    }
+}
+
+/// The keys of a namespace, or of all, after a key: the bound below and the one above.
+fn key_range(namespace: &str, after: Option<&str>) -> (String, Option<String>) {
+    let after = after.unwrap_or_default();
+    match namespace {
+        "" => (after.to_owned(), None),
         // `0` is the byte after `/`: the keys of a namespace are those from `namespace/` up to
         // `namespace0`.
-        let (first, end) = match namespace {
-            "" => (String::new(), None),
-            namespace => ([namespace, "/"].concat(), Some([namespace, "0"].concat())),
-        };
-        let held = self.0.range(after.unwrap_or_default().max(&first), end);
-        held.filter(move |held| held.marks.cover(marks)).map(|held| &held.object)
+        namespace => {
+            let first = [namespace, "/"].concat();
+            (first.max(after.to_owned()), Some([namespace, "0"].concat()))
+        }
     }
 }
 
@@ -161,6 +180,7 @@ mod tests {
         let objects = objects(&["a/x", "a-b/x", "a/y", "a0/z", "ab/x", "b/x"]);
         let keys: Vec<&str> = objects.iter(namespace, after).map(|object| object.key()).collect();
         assert_eq!(keys, expected);
+        assert_eq!(objects.count(namespace, after), expected.len());
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! River: feed → **tree** → snapshot. Clones share all unchanged nodes: a change copies only the
 //! nodes on its path. The entries of a leaf are adjacent in memory, so a scan has one cache miss
-//! per leaf, not one per entry.
+//! per leaf, not one per entry. Branches count their entries, so the size of a range is known
+//! without a scan.
 //! Promise: a change of one clone is never visible in another. All leaves have the same depth, and
 //! every node except the root is at least a quarter full.
 
@@ -26,7 +27,6 @@ pub(crate) trait Keyed: Clone {
 #[derive(Clone)]
 pub(crate) struct Tree<T> {
     root: Node<T>,
-    len: usize,
 }
 
 #[derive(Clone)]
@@ -41,6 +41,8 @@ struct Branch<T> {
     /// of the child after it. One less than children.
     keys: Arc<[Arc<str>]>,
     children: Vec<Node<T>>,
+    /// The number of entries in all leaves below.
+    count: usize,
 }
 
 /// The right half of a split node, and the separator before it.
@@ -48,14 +50,14 @@ type Split<T> = (Arc<str>, Node<T>);
 
 impl<T> Default for Tree<T> {
     fn default() -> Tree<T> {
-        Tree { root: Node::Leaf(Arc::new([])), len: 0 }
+        Tree { root: Node::Leaf(Arc::new([])) }
     }
 }
 
 impl<T: Keyed> Tree<T> {
     /// The number of entries.
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.root.count()
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&T> {
@@ -73,9 +75,8 @@ impl<T: Keyed> Tree<T> {
         let (before, split) = self.root.insert(entry);
         if let Some((key, second)) = split {
             let children = vec![self.root.clone(), second];
-            self.root = Node::Branch(Arc::new(Branch { keys: Arc::new([key]), children }));
+            self.root = Node::Branch(Arc::new(Branch::new(vec![key], children)));
         }
-        self.len += usize::from(before.is_none());
         before
     }
 
@@ -88,7 +89,6 @@ impl<T: Keyed> Tree<T> {
         {
             self.root = only.clone();
         }
-        self.len -= 1;
         Some(removed)
     }
 
@@ -99,6 +99,29 @@ impl<T: Keyed> Tree<T> {
         end: Option<String>,
     ) -> impl Iterator<Item = &'a T> + use<'a, T> {
         Leaves::new(&self.root, after, end).flatten()
+    }
+
+    /// The number of entries of a [`Tree::range`].
+    pub(crate) fn count(&self, after: &str, end: Option<&str>) -> usize {
+        let end = end.map_or(self.len(), |end| self.rank(end, |key| key < end));
+        end.saturating_sub(self.rank(after, |key| key <= after))
+    }
+
+    /// The number of entries before a key; `is_before` decides about the entry with that key.
+    fn rank(&self, key: &str, is_before: impl Fn(&str) -> bool) -> usize {
+        let (mut node, mut before) = (&self.root, 0);
+        loop {
+            match node {
+                Node::Leaf(entries) => {
+                    return before + entries.partition_point(|entry| is_before(entry.key()));
+                }
+                Node::Branch(branch) => {
+                    let at = branch.child(key);
+                    before += count(&branch.children[..at]);
+                    node = &branch.children[at];
+                }
+            }
+        }
     }
 }
 
@@ -116,6 +139,7 @@ impl<T: Keyed> Node<T> {
                 let branch = Arc::make_mut(branch);
                 let at = branch.child(entry.key());
                 let (before, split) = branch.children[at].insert(entry);
+                branch.count += usize::from(before.is_none());
                 (before, split.and_then(|split| branch.insert(at, split)))
             }
         }
@@ -133,6 +157,7 @@ impl<T: Keyed> Node<T> {
                 let branch = Arc::make_mut(branch);
                 let at = branch.child(key);
                 let removed = branch.children[at].remove(key);
+                branch.count -= usize::from(removed.is_some());
                 if branch.children[at].len() < NODE_MIN {
                     branch.join(at.saturating_sub(1));
                 }
@@ -148,6 +173,19 @@ impl<T: Keyed> Node<T> {
             Node::Branch(branch) => branch.children.len(),
         }
     }
+
+    /// The number of entries in all leaves below.
+    fn count(&self) -> usize {
+        match self {
+            Node::Leaf(entries) => entries.len(),
+            Node::Branch(branch) => branch.count,
+        }
+    }
+}
+
+/// The number of entries of some nodes.
+fn count<T: Keyed>(nodes: &[Node<T>]) -> usize {
+    nodes.iter().map(Node::count).sum()
 }
 
 /// The index of the entry with a key, or where to insert it.
@@ -182,6 +220,10 @@ fn split_point(at: usize) -> usize {
 }
 
 impl<T: Keyed> Branch<T> {
+    fn new(keys: Vec<Arc<str>>, children: Vec<Node<T>>) -> Branch<T> {
+        Branch { keys: keys.into(), count: count(&children), children }
+    }
+
     /// The index of the child for a key.
     fn child(&self, key: &str) -> usize {
         self.keys.partition_point(|between| **between <= *key)
@@ -210,6 +252,7 @@ impl<T: Keyed> Branch<T> {
                 let before = first.keys.iter().chain(once(&between));
                 let keys = before.chain(&*second.keys).cloned().collect();
                 first.children.extend_from_slice(&second.children);
+                first.count += second.count;
                 first.set_keys(keys, first.children.len() / 2)
             }
             (Node::Leaf(_), Node::Branch(_)) | (Node::Branch(_), Node::Leaf(_)) => {
@@ -228,7 +271,8 @@ impl<T: Keyed> Branch<T> {
         let mut split = None;
         if self.children.len() > NODE_MAX {
             let children = self.children.split_off(middle);
-            let branch = Branch { keys: keys.split_off(middle).into(), children };
+            let branch = Branch::new(keys.split_off(middle), children);
+            self.count -= branch.count;
             split = keys.pop().map(|key| (key, Node::Branch(Arc::new(branch))));
         }
         self.keys = keys.into();
@@ -320,6 +364,7 @@ mod tests {
             Node::Branch(branch) => {
                 assert_eq!(branch.keys.len() + 1, branch.children.len());
                 assert!(branch.children.len() > 1);
+                assert_eq!(branch.count, count(&branch.children));
                 let between = |at: usize| branch.keys.get(at).map(|key| &**key);
                 let depths = branch.children.iter().enumerate().map(|(at, child)| {
                     let from = at.checked_sub(1).and_then(between).unwrap_or(from);
@@ -409,6 +454,7 @@ mod tests {
             names.sort();
             let (after, end) = (name(after), end.map(name));
             names.retain(|name| *name > after && end.as_ref().is_none_or(|end| name < end));
+            prop_assert_eq!(tree.count(&after, end.as_deref()), names.len());
             let found: Vec<String> = tree.range(&after, end).map(|entry| entry.0.clone()).collect();
             prop_assert_eq!(found, names);
         }

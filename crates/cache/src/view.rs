@@ -225,7 +225,7 @@ impl View {
     /// Executes a scheduled wake-up.
     fn wake_scheduled(&self) {
         // In this order: events published after this line schedule the next wake-up.
-        self.log().pacer.begin(self.watchers());
+        self.log().pacer.begin();
         self.head.notify();
     }
 
@@ -247,7 +247,6 @@ impl View {
         }
         let events = log.after(position, self.head.get());
         if events.is_empty() {
-            log.pacer.caught_up();
             return ViewRead::Nothing;
         }
         let events = EventBatch::new(events);

@@ -14,7 +14,7 @@ use headwater_store::{ChangeStream, Error as StoreError, Store};
 use tokio::sync::watch;
 
 use crate::change::{EventBatch, WatchEvent};
-use crate::progress::Progress;
+use crate::feed::Cache;
 use crate::resource::Resource;
 use crate::snapshot::Snapshot;
 use crate::view::{BatchBudget, Filter, View, ViewEnd, ViewRead, select};
@@ -49,14 +49,16 @@ pub enum WatchStep {
     Failed(crate::Error),
     /// The watch ends cleanly: the definition of the resource changed, or the cache was reloaded.
     Closed,
+    /// The watch ends because the server stops. The revision is the one for a last bookmark, see
+    /// [`Watcher::progress`].
+    Stopping(Option<Revision>),
 }
 
 /// A cursor over the changes of one selection.
 pub struct Watcher {
+    cache: Cache,
     resource: Arc<Resource>,
-    store: Arc<dyn Store>,
     view: Arc<View>,
-    applied: Arc<Progress>,
     head: watch::Receiver<Revision>,
     position: Revision,
     phase: Phase,
@@ -79,21 +81,20 @@ enum Phase {
 
 impl Watcher {
     pub(crate) fn new(
+        cache: Cache,
         resource: Arc<Resource>,
-        store: Arc<dyn Store>,
-        applied: Arc<Progress>,
         filter: &Filter,
         start: WatchStart,
     ) -> Watcher {
         // Read before the state, which is then at least this new (see `Cache::snapshot`).
-        let reached = applied.get();
+        let reached = cache.applied();
         let (view, state) = resource.join(filter);
         let now = reached.max(state.revision());
         let (position, phase) = match start {
             WatchStart::Initial => {
                 (now, Phase::Initial { state: resource.keep_initial(&state), after: None })
             }
-            WatchStart::After(revision) => match store.condition().compacted {
+            WatchStart::After(revision) => match cache.store().condition().compacted {
                 // The window may still have the changes, but the result must not depend on that.
                 oldest if revision < oldest => (revision, Phase::TooOld(oldest)),
                 _ => (revision, Phase::Following),
@@ -101,7 +102,7 @@ impl Watcher {
             WatchStart::Now => (now, Phase::Following),
         };
         let head = view.subscribe();
-        Watcher { resource, store, view, applied, head, position, phase }
+        Watcher { cache, resource, view, head, position, phase }
     }
 
     /// The newest revision up to which every event was returned.
@@ -130,7 +131,7 @@ impl Watcher {
     /// Reads the next events from memory.
     fn tail(&self) -> TailRead {
         // Read before the log, which then has every event up to here.
-        let reached = self.applied.get();
+        let reached = self.cache.applied();
         match self.view.read(self.position) {
             ViewRead::Nothing => TailRead::Wait(reached),
             ViewRead::Events(events) => TailRead::Events(events),
@@ -174,9 +175,9 @@ impl Watcher {
     /// The next step that is available without waiting.
     fn step(&mut self) -> Option<WatchStep> {
         // In this order: if the view ends after this check, the watcher is woken again; events
-        // before the end are returned before the end.
+        // before the end are returned before the end. The same holds for a stop.
         self.head.mark_unchanged();
-        let end = self.view.end();
+        let (end, is_stopping) = (self.view.end(), self.cache.is_stopping());
         if let Some(ViewEnd::Reverted(oldest)) = end {
             let asked = self.position;
             return Some(self.ended(WatchStep::Expired { asked, oldest }));
@@ -197,6 +198,10 @@ impl Watcher {
         };
         match (step, end) {
             (None, Some(_)) => Some(self.ended(WatchStep::Closed)),
+            (None, None) if is_stopping => {
+                let reached = self.progress();
+                Some(self.ended(WatchStep::Stopping(reached)))
+            }
             (step, _) => step,
         }
     }
@@ -256,7 +261,7 @@ impl Watcher {
                     }
                 }
                 TailRead::Behind => {
-                    let history = open(&self.store, &self.resource, self.position);
+                    let history = open(self.cache.store(), &self.resource, self.position);
                     let (in_hand, reaches) = (VecDeque::new(), self.position);
                     self.phase = Phase::Past { history, in_hand, reaches };
                     return None;

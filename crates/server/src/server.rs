@@ -2,12 +2,8 @@
 //!
 //! `crate::pipeline` answers requests with it; it knows nothing of sockets.
 
-use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Release};
-use std::task::Poll;
 use std::time::Duration;
 
 use headwater_api::{Clock, SystemClock, kind};
@@ -119,8 +115,6 @@ struct Shared {
     health: HealthChecks,
     /// Cancelled when the server begins to stop: watches end, readiness fails.
     draining: CancellationToken,
-    /// The same flag for frequent readers: reading it takes no lock.
-    is_draining: AtomicBool,
 }
 
 impl Deref for Server {
@@ -161,7 +155,6 @@ impl Server {
             blocks: Arc::default(),
             health,
             draining: CancellationToken::new(),
-            is_draining: AtomicBool::new(false),
         };
         Ok(Server { shared: Arc::new(shared) })
     }
@@ -204,27 +197,11 @@ impl Server {
         &self.shared.draining
     }
 
-    /// Whether the server has begun to stop.
-    pub(crate) fn is_draining(&self) -> bool {
-        self.shared.is_draining.load(Acquire)
-    }
-
-    /// Ready once the server has begun to stop. Only for tasks that also wait for a watcher: the
-    /// cache wakes them, so that thousands of them need no second waker.
-    pub(crate) fn drained(&self) -> impl Future<Output = ()> {
-        std::future::poll_fn(|_| match self.is_draining() {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        })
-    }
-
     /// Begins to stop: readiness fails, watches get a last bookmark and end cleanly.
     pub fn drain(&self) {
         self.shared.health.stop();
-        // In this order: a task that is woken must see the flag.
-        self.shared.is_draining.store(true, Release);
         self.shared.draining.cancel();
-        self.cache().wake_watchers();
+        self.cache().stop();
     }
 
     pub(crate) fn flows(&self) -> &Flows {

@@ -205,7 +205,7 @@ impl CacheWatch {
             WatchStep::Initial(_) | WatchStep::Synced(_) => {
                 panic!("the watch has no initial state")
             }
-            WatchStep::Closed => return None,
+            WatchStep::Closed | WatchStep::Stopping(_) => return None,
         };
         if result.is_err() {
             self.watcher = None;

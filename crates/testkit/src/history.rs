@@ -145,7 +145,7 @@ impl History {
     }
 
     /// The events that every watch of a selection must receive, in order.
-    pub fn expect(&self, selection: Selection) -> ExpectedEvents<'_> {
+    pub fn expect(&self, selection: BodyPredicate) -> ExpectedEvents<'_> {
         let mut events = BTreeMap::new();
         for (revision, change) in &self.changes {
             if let Some(event) = change.event_for(*revision, &*selection) {
@@ -176,12 +176,12 @@ impl ObjectChange {
 }
 
 /// Which objects a watch selects.
-pub type Selection = Box<dyn Fn(&ObjectBody) -> bool + Send + Sync>;
+pub type BodyPredicate = Box<dyn Fn(&ObjectBody) -> bool + Send + Sync>;
 
 /// The events that every watch of one selection must receive.
 pub struct ExpectedEvents<'a> {
     history: &'a History,
-    selection: Selection,
+    selection: BodyPredicate,
     events: BTreeMap<Revision, WatchEvent>,
 }
 

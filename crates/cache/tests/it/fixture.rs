@@ -190,6 +190,8 @@ pub(crate) fn describe(step: &WatchStep) -> String {
         WatchStep::Expired { asked, oldest } => format!("expired {asked}, oldest {oldest}"),
         WatchStep::Failed(error) => format!("failed: {error}"),
         WatchStep::Closed => "closed".to_owned(),
+        WatchStep::Stopping(Some(reached)) => format!("stopping at {reached}"),
+        WatchStep::Stopping(None) => "stopping".to_owned(),
     }
 }
 
@@ -198,8 +200,9 @@ pub(crate) fn ready_steps(watcher: &mut Watcher) -> Vec<String> {
     let mut steps = Vec::new();
     while let Some(step) = ready(watcher) {
         steps.push(describe(&step));
-        if matches!(step, WatchStep::Closed | WatchStep::Expired { .. } | WatchStep::Failed(_)) {
-            break;
+        match step {
+            WatchStep::Initial(_) | WatchStep::Synced(_) | WatchStep::Events(_) => {}
+            _ => break,
         }
     }
     steps

@@ -10,7 +10,7 @@ use headwater_cache::window::Bounds;
 use headwater_cache::{Error, Filter, Options, Snapshot, WatchStart, WatchStep, Watcher};
 use headwater_store::{Action, Guard, Key, Op, Write, key};
 use headwater_testkit::history::{
-    self, ClientRecord, EndBounds, History, ObjectBody, Selection, WatchItem, WatchRecord,
+    self, BodyPredicate, ClientRecord, EndBounds, History, ObjectBody, WatchItem, WatchRecord,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -136,7 +136,7 @@ async fn run(acts: &[Act], bounds: Bounds) {
 }
 
 /// A filter, and the same selection implemented naively.
-fn selection(index: usize) -> (Filter, Selection) {
+fn selection(index: usize) -> (Filter, BodyPredicate) {
     fn app(body: &ObjectBody) -> Option<&str> {
         body.value()["metadata"]["labels"]["app"].as_str()
     }
@@ -414,6 +414,7 @@ impl Slot {
             }
             WatchStep::Closed => self.watcher = None,
             WatchStep::Failed(error) => panic!("{error}"),
+            WatchStep::Stopping(_) => panic!("nobody stops the cache"),
         }
     }
 

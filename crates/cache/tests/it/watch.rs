@@ -290,3 +290,25 @@ async fn an_idle_watcher_that_falls_behind_resumes_from_its_last_progress() {
     pond.sweep().await;
     assert_eq!(ready_steps(&mut watcher), [format!("ADDED rare/a@{a} ADDED rare/b@{b}")]);
 }
+
+/// S4.14
+#[tokio::test(start_paused = true)]
+async fn a_stop_wakes_every_watcher_and_follows_its_pending_events() {
+    let pond = Pond::new(window(100)).await;
+    let a = pond.put(&pod("ns/a")).await;
+    let mut behind = pond.watch(&all(), WatchStart::Now);
+    let mut waiting = pond.watch(&filter("other", "", ""), WatchStart::Now);
+    let mut future = pond.watch(&all(), WatchStart::After(Revision(a.0 + 9)));
+    assert!(ready(&mut waiting).is_none());
+    let b = pond.put(&pod("ns/b")).await;
+    let (woken, ()) = tokio::join!(waiting.next(), async { pond.cache.stop() });
+    assert_eq!(describe(&woken), format!("stopping at {b}"));
+    let steps = [format!("ADDED ns/b@{b}"), format!("stopping at {b}")];
+    assert_eq!(ready_steps(&mut behind), steps);
+    assert_eq!(ready_steps(&mut future), ["stopping"]);
+    assert_eq!(ready_steps(&mut behind), ["closed"]);
+    let mut late = pond.watch(&all(), WatchStart::Initial);
+    let initial = format!("initial ns/a@{a} ns/b@{b}");
+    let steps = [initial, format!("synced {b}"), format!("stopping at {b}")];
+    assert_eq!(ready_steps(&mut late), steps);
+}

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use headwater_api::Revision;
 use headwater_testkit::history::{
-    ClientRecord, EndBounds, History, ObjectBody, Selection, WatchItem, WatchRecord, WatchStart,
-    version,
+    BodyPredicate, ClientRecord, EndBounds, History, ObjectBody, WatchItem, WatchRecord,
+    WatchStart, version,
 };
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ const WRITERS: u64 = 3;
 const WRITES: u64 = 40;
 
 /// The path and query of a selection, and a simple predicate for it.
-fn selection(index: usize) -> (&'static str, Selection) {
+fn selection(index: usize) -> (&'static str, BodyPredicate) {
     fn app(body: &ObjectBody) -> Option<&str> {
         body.value()["metadata"]["labels"]["app"].as_str()
     }

@@ -64,9 +64,6 @@ pub(crate) struct ListPlace {
 /// The number of objects whose size is sampled to estimate the size of a list.
 const SAMPLE: usize = 16;
 
-/// Collections up to this many objects are measured completely, whatever page is requested.
-const SMALL: usize = 1_000;
-
 impl Fairness {
     pub(crate) fn new(limits: Limits, metrics: &Metrics) -> Arc<Fairness> {
         let (dropped, shown) = (metrics.dropped.with(&["readOnly"]), metrics.list_bytes.with(&[]));
@@ -139,11 +136,7 @@ impl Drop for ListPlace {
 /// Estimates the size of a list: the number of objects times the average size of the first ones.
 pub(crate) fn list_bytes(snapshot: &Snapshot, namespace: &str, limit: Option<usize>) -> u64 {
     let most = limit.unwrap_or(usize::MAX);
-    let count = match namespace {
-        "" => snapshot.len(),
-        _ if snapshot.len() <= SMALL => snapshot.len(),
-        namespace => snapshot.iter(namespace, None).take(most).count(),
-    };
+    let count = snapshot.count(namespace, None);
     let sample = snapshot.iter(namespace, None).take(SAMPLE).map(|object| object.as_slice().len());
     let (looked_at, bytes) = sample.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
     let mean = bytes as u64 / std::cmp::max(looked_at, 1);

@@ -144,11 +144,13 @@ impl Server {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                step = watcher.next() => {
-                    if matches!(step, WatchStep::Closed | WatchStep::Expired { .. } | WatchStep::Failed(_)) {
+                step = watcher.next() => match step {
+                    WatchStep::Closed | WatchStep::Expired { .. } | WatchStep::Failed(_) => {
                         changes = None;
                     }
-                }
+                    WatchStep::Stopping(_) => break,
+                    WatchStep::Initial(_) | WatchStep::Synced(_) | WatchStep::Events(_) => {}
+                },
                 () = retry => {}
             }
         }

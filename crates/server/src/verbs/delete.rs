@@ -113,11 +113,10 @@ pub(crate) async fn collection(
         at => at,
     };
     let snapshot = read::snapshot(server, resource, at).await?;
-    let mut page = ListPage::cut(&snapshot, &filter, resource, &list, None);
-    page.gather(&snapshot, &filter);
-    let (kind, objects) = (&resource.kind, page.objects.clone());
+    let mut page = ListPage::new(snapshot, resource, filter, &list);
+    let (kind, objects) = (&resource.kind, page.selection.read_all().to_vec());
     // The response is built first: if that fails, nothing is deleted.
-    page.convert(server, resource, &snapshot, &filter).await?;
+    page.convert(server, kind).await?;
     for object in &objects {
         let key = object_key(object.namespace(), object.name());
         let options = options.clone();
@@ -128,7 +127,7 @@ pub(crate) async fn collection(
             Err(status) => return Err(status),
         }
     }
-    Ok(encode::list(server, call, resource, &snapshot, page, filter, None))
+    Ok(encode::list(server, call, kind, page, None))
 }
 
 /// Deletes an object whose kind is being removed; a missing object is a success.

@@ -14,7 +14,7 @@ use headwater_api::accept::{Encoding, IncludeObject, MetaVersion, Representation
 use headwater_api::frame::{self, FRAME_END};
 use headwater_api::table::{Headings, ListMeta, View, partial};
 use headwater_api::{Clock, EventType, Object, Revision, Status};
-use headwater_cache::{EventBatch, Filter, Snapshot, WatchEvent};
+use headwater_cache::{EventBatch, Selection, WatchEvent};
 use headwater_json::{Value, json};
 use http::StatusCode;
 use http::header::{self};
@@ -28,7 +28,6 @@ use crate::kinds::versions::{ConvertedObject, converted};
 use crate::object::tree;
 use crate::request::call::Call;
 use crate::request::fairness::ListPlace;
-use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::read::ListPage;
 use crate::verbs::write::Written;
@@ -121,98 +120,51 @@ fn headings(sent: &mut bool) -> Headings {
 pub(crate) fn list(
     server: &Server,
     call: &Call,
-    resource: &ResourcePath,
-    snapshot: &Snapshot,
+    kind: &Arc<Served>,
     page: ListPage,
-    filter: Filter,
     place: Option<ListPlace>,
 ) -> Response {
-    let kind = Arc::clone(&resource.kind);
-    let source = match page.is_complete {
-        true => Source::All { snapshot: snapshot.clone(), after: page.after, filter },
-        false => Source::Page(page.objects.into_iter()),
-    };
     let mut chunks = Chunks {
-        kind,
+        kind: Arc::clone(kind),
         shape: call.representation.shape,
-        revision: snapshot.revision(),
         continue_token: page.continue_token,
-        remaining: page.remaining,
         now: server.now(),
-        source,
-        state: ChunkState::Head { pending: Vec::new().into_iter() },
+        objects: page.selection,
+        state: ChunkState::Head,
         _place: place,
     };
     if call.representation.encoding == Encoding::Yaml {
         let json: Vec<u8> = chunks.flat_map(Bytes::from).collect();
         return yaml(StatusCode::OK, &json);
     }
-    let may_be_blocks = !resource.kind.custom && chunks.is_of_stored_bytes();
+    let may_be_blocks = !kind.custom && chunks.is_of_stored_bytes();
     if call.finish.gzip && !call.finish.pretty && may_be_blocks {
-        let first = chunks.source.some();
+        let first = chunks.objects.ahead();
         let size: usize = first.iter().map(|object| object.item_tail().len()).sum();
         if size > body::GZIP_ABOVE {
-            let blocks = gzip::Gzipped::new(chunks, server.blocks().clone(), first);
+            let blocks = gzip::Gzipped::new(chunks, server.blocks().clone());
             let body = body::stream(futures::stream::iter(blocks));
             return body::gzipped(StatusCode::OK, body);
         }
-        let pending = first.into_iter();
-        chunks.state = ChunkState::Head { pending };
     }
     body::json_chunks(StatusCode::OK, call.finish, chunks)
-}
-
-/// The source of the items of a list.
-enum Source {
-    /// The objects of one page.
-    Page(std::vec::IntoIter<Arc<Object>>),
-    /// All matching objects, read from the snapshot as the client reads the body.
-    All { snapshot: Snapshot, after: Option<String>, filter: Filter },
-}
-
-/// The maximum number of objects to read for one chunk.
-const LOOK_MAX: usize = 512;
-
-impl Source {
-    /// The next objects; empty at the end.
-    fn some(&mut self) -> Vec<Arc<Object>> {
-        match self {
-            Source::Page(objects) => objects.by_ref().take(LOOK_MAX).collect(),
-            Source::All { snapshot, after, filter } => {
-                let objects: Vec<Arc<Object>> =
-                    snapshot.select(filter, after.as_deref()).take(LOOK_MAX).cloned().collect();
-                if let Some(last) = objects.last() {
-                    *after = Some(last.key().to_owned());
-                }
-                objects
-            }
-        }
-    }
 }
 
 /// The body of a list, chunk by chunk: only one chunk is in memory.
 struct Chunks {
     kind: Arc<Served>,
     shape: Shape,
-    revision: Revision,
     continue_token: String,
-    remaining: Option<usize>,
     now: Timestamp,
-    source: Source,
+    objects: Selection,
     state: ChunkState,
     _place: Option<ListPlace>,
 }
 
+#[derive(Clone, Copy)]
 enum ChunkState {
-    /// Some objects may have been read already.
-    Head {
-        pending: std::vec::IntoIter<Arc<Object>>,
-    },
-    /// Objects that are not written yet.
-    Items {
-        pending: std::vec::IntoIter<Arc<Object>>,
-        first: bool,
-    },
+    Head,
+    Items { is_first: bool },
     End,
 }
 
@@ -222,25 +174,20 @@ impl Iterator for Chunks {
     fn next(&mut self) -> Option<Data> {
         let (takes_pieces, mut chunk) = (self.is_of_stored_bytes(), Chunk::default());
         loop {
-            match &mut self.state {
+            match self.state {
                 ChunkState::End => return chunk.some(),
-                ChunkState::Head { pending } => {
-                    let pending = std::mem::take(pending);
+                ChunkState::Head => {
                     self.head(chunk.written(0));
-                    self.state = ChunkState::Items { pending, first: true };
+                    self.state = ChunkState::Items { is_first: true };
                 }
-                ChunkState::Items { pending, first } => {
-                    let Some(object) = pending.next() else {
-                        let some = self.source.some();
-                        if some.is_empty() {
-                            chunk.written(0).put_slice(b"]}\n");
-                            self.state = ChunkState::End;
-                        } else {
-                            *pending = some.into_iter();
-                        }
+                ChunkState::Items { is_first } => {
+                    let left = self.objects.ahead().len();
+                    let Some(object) = self.objects.next() else {
+                        chunk.written(0).put_slice(b"]}\n");
+                        self.state = ChunkState::End;
                         continue;
                     };
-                    let (is_first, left) = (std::mem::take(first), pending.len() + 1);
+                    self.state = ChunkState::Items { is_first: false };
                     let size = object.as_slice().len();
                     if takes_pieces && size >= PIECE_MIN {
                         self.piece(object, is_first, &mut chunk);
@@ -277,6 +224,8 @@ impl Chunks {
     }
 
     fn head(&self, out: &mut BytesMut) {
+        let revision = self.objects.snapshot().revision();
+        let remaining = self.objects.rest().and_then(|rest| rest.count);
         let (kind, api_version) = match self.shape {
             Shape::Whole => (self.kind.list_kind.to_string(), self.kind.api_version()),
             Shape::Metadata { version } => {
@@ -284,19 +233,19 @@ impl Chunks {
             }
             Shape::Table { version, include } => {
                 let meta = ListMeta {
-                    revision: self.revision,
+                    revision,
                     continue_token: &self.continue_token,
-                    remaining: self.remaining.map(|count| count as u64),
+                    remaining: remaining.map(|count| count as u64),
                 };
                 return view(&self.kind, version, include).write_head(out, &meta, Headings::Shown);
             }
         };
-        let mut metadata = json!({ "resourceVersion": self.revision.to_string() });
+        let mut metadata = json!({ "resourceVersion": revision.to_string() });
         // Lists of custom resources always have the key (S3.10).
         if self.kind.custom || !self.continue_token.is_empty() {
             metadata["continue"] = self.continue_token.clone().into();
         }
-        if let Some(remaining) = self.remaining {
+        if let Some(remaining) = remaining {
             metadata["remainingItemCount"] = remaining.into();
         }
         let head = format!(

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use headwater_api::options::{Freshness, GetOptions, ListOptions, ReadAt};
 use headwater_api::token::Token;
 use headwater_api::{Object, Status};
-use headwater_cache::{Error as CacheError, Filter, Snapshot};
+use headwater_cache::{Error as CacheError, Filter, Selection, Snapshot};
 use http::StatusCode;
 
 use crate::answer::body::Response;
 use crate::answer::status;
+use crate::kinds::registry::Served;
 use crate::kinds::versions;
 use crate::request::call::Call;
 use crate::request::fairness;
@@ -60,22 +61,12 @@ pub(crate) async fn list(
     let snapshot = snapshot(server, resource, &options.at).await?;
     let bytes = fairness::list_bytes(&snapshot, &filter.namespace, options.limit);
     let weight = server.fairness().list(bytes)?;
-    let kept = server.cache().resource(&resource.kind.prefix);
-    let begin = begin(resource, &options);
-    let there = match &begin {
-        None if filter.only_namespace().is_empty() => Some(snapshot.len()),
-        None => None,
-        Some(after) => kept.remaining_after(&snapshot, &place(&filter, after)),
-    };
-    let mut page = ListPage::cut(&snapshot, &filter, resource, &options, there);
-    if !page.continue_token.is_empty() {
-        kept.keep(&snapshot);
-        if let (Some(last), Some(left)) = (page.objects.last(), page.remaining) {
-            kept.note_remaining(&snapshot, place(&filter, &format!("{}\0", last.key())), left);
-        }
+    let mut page = ListPage::new(snapshot, resource, filter, &options);
+    if page.selection.rest().is_some() {
+        server.cache().resource(&resource.kind.prefix).keep(page.selection.snapshot());
     }
-    page.convert(server, resource, &snapshot, &filter).await?;
-    Ok(encode::list(server, call, resource, &snapshot, page, filter, Some(weight)))
+    page.convert(server, &resource.kind).await?;
+    Ok(encode::list(server, call, &resource.kind, page, Some(weight)))
 }
 
 async fn fresh(
@@ -144,77 +135,36 @@ fn expired(token: &Token) -> Status {
     status
 }
 
-/// One page of a list.
+/// A list or one of its pages.
 pub(crate) struct ListPage {
-    /// The objects, if there is a limit.
-    pub(crate) objects: Vec<Arc<Object>>,
-    /// The page contains everything after `after`: objects are read while they are sent.
-    pub(crate) is_complete: bool,
-    /// The key after which it begins.
-    pub(crate) after: Option<String>,
+    pub(crate) selection: Selection,
     pub(crate) continue_token: String,
-    pub(crate) remaining: Option<usize>,
 }
 
 impl ListPage {
-    /// Selects the requested page of a snapshot. `there` is the number of objects of the namespace
-    /// from the start of the page, if known.
-    pub(crate) fn cut(
-        snapshot: &Snapshot,
-        filter: &Filter,
+    /// Selects the requested objects of a snapshot.
+    pub(crate) fn new(
+        snapshot: Snapshot,
         resource: &ResourcePath,
+        filter: Filter,
         options: &ListOptions,
-        there: Option<usize>,
     ) -> ListPage {
-        let mut page = ListPage {
-            objects: Vec::new(),
-            is_complete: true,
-            after: begin(resource, options),
-            continue_token: String::new(),
-            remaining: None,
-        };
-        let Some(limit) = options.limit else { return page };
-        page.is_complete = false;
-        let mut matching = snapshot.select(filter, page.after.as_deref());
-        page.objects = matching.by_ref().take(limit).cloned().collect();
-        let more = matching.next().is_some();
-        if let (true, Some(last)) = (more, page.objects.last()) {
-            let start = relative(last.key(), &resource.namespace);
-            page.continue_token = Token::after(start, snapshot.revision()).encode();
-            page.remaining = filter.selects_all().then(|| match there {
-                Some(there) => there.saturating_sub(page.objects.len()),
-                None => matching.count() + 1,
-            });
-        }
-        page
+        let selection = Selection::new(snapshot, filter, begin(resource, options), options.limit);
+        let continue_token = selection.rest().map(|rest| {
+            let start = relative(rest.after.key(), &resource.namespace);
+            Token::after(start, selection.snapshot().revision()).encode()
+        });
+        ListPage { continue_token: continue_token.unwrap_or_default(), selection }
     }
-}
 
-impl ListPage {
-    /// Reads all objects of a page without a limit.
-    pub(crate) fn gather(&mut self, snapshot: &Snapshot, filter: &Filter) {
-        if self.is_complete {
-            self.objects = snapshot.select(filter, self.after.as_deref()).cloned().collect();
-        }
-    }
-}
-
-impl ListPage {
     /// Converts the page by webhook if the kind has one. The complete page is converted before any
     /// of it is sent, so that a failure is an error and not half a list.
-    pub(crate) async fn convert(
-        &mut self,
-        server: &Server,
-        resource: &ResourcePath,
-        snapshot: &Snapshot,
-        filter: &Filter,
-    ) -> Result<(), Status> {
-        if resource.kind.conversion().is_none() {
-            return Ok(());
+    pub(crate) async fn convert(&mut self, server: &Server, kind: &Served) -> Result<(), Status> {
+        if kind.conversion().is_some() {
+            let objects = self.selection.read_all();
+            let converted = versions::objects(server.converter(), kind, objects).await?;
+            self.selection.replace(converted);
         }
-        self.gather(snapshot, filter);
-        self.is_complete = false;
-        self.objects = versions::objects(server.converter(), &resource.kind, &self.objects).await?;
         Ok(())
     }
 }
@@ -225,11 +175,6 @@ fn begin(resource: &ResourcePath, options: &ListOptions) -> Option<String> {
         ReadAt::Continue(token) => Some(absolute(&token.start, &resource.namespace)),
         ReadAt::Fresh(_) | ReadAt::Exact(_) => None,
     }
-}
-
-/// The key of a page boundary: the remainder also depends on the namespace.
-fn place(filter: &Filter, after: &str) -> String {
-    format!("{}\n{after}", filter.namespace)
 }
 
 /// A token's key is relative to the collection of the request (S3.13).

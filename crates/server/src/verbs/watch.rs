@@ -166,7 +166,6 @@ impl Streaming {
                         biased;
                         () = self.timer.as_mut() => None,
                         step = watcher.next() => Some(step),
-                        () = self.server.drained() => None,
                     };
                     let chunk = match step {
                         Some(step) if self.frames.kind.conversion().is_some() => {
@@ -272,6 +271,10 @@ impl Streaming {
                 Some(self.fail(&status::too_old(asked, oldest)).into())
             }
             WatchStep::Failed(error) => Some(self.fail(&status::from_cache(&error)).into()),
+            WatchStep::Stopping(reached) => {
+                self.phase = Phase::Done;
+                self.bookmark(reached).map(Data::from)
+            }
             WatchStep::Closed => {
                 self.phase = Phase::Done;
                 None
@@ -279,12 +282,16 @@ impl Streaming {
         }
     }
 
-    /// Handles the timer and the shutdown: a bookmark is due, or the stream ends.
+    /// Handles the timer: a bookmark is due, or the stream ends.
     fn tick(&mut self) -> Option<Bytes> {
         let now = Instant::now();
-        let ending = self.server.is_draining() || now >= self.ends;
-        let bookmark = self.bookmark();
-        if ending {
+        // Called without bookmarks too: it advances an idle watcher.
+        let reached = match &mut self.phase {
+            Phase::Running(watcher) => watcher.progress(),
+            Phase::Starting | Phase::Done => None,
+        };
+        let bookmark = self.bookmark(reached);
+        if now >= self.ends {
             self.phase = Phase::Done;
         } else {
             let every = self.server.settings().bookmark_every;
@@ -294,10 +301,8 @@ impl Streaming {
     }
 
     /// A bookmark, if bookmarks are enabled and the stream is behind the cache (S4.12).
-    fn bookmark(&mut self) -> Option<Bytes> {
-        let Phase::Running(watcher) = &mut self.phase else { return None };
-        // Called without bookmarks too: it advances an idle watcher.
-        let revision = watcher.progress().filter(|revision| *revision > self.sent)?;
+    fn bookmark(&mut self, reached: Option<Revision>) -> Option<Bytes> {
+        let revision = reached.filter(|revision| *revision > self.sent)?;
         if !self.bookmarks {
             return None;
         }

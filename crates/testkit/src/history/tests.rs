@@ -4,7 +4,7 @@ use headwater_api::Revision;
 use serde_json::json;
 
 use super::{
-    ClientRecord, EndBounds, EventKind, Guarantee, History, ObjectBody, Selection, WatchEvent,
+    BodyPredicate, ClientRecord, EndBounds, EventKind, Guarantee, History, ObjectBody, WatchEvent,
     WatchItem, WatchRecord, WatchStart,
 };
 
@@ -29,7 +29,7 @@ fn history() -> History {
     history
 }
 
-fn web() -> Selection {
+fn web() -> BodyPredicate {
     Box::new(|body| body.value()["metadata"]["labels"]["app"] == "web")
 }
 

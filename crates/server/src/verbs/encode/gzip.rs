@@ -12,7 +12,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use flate2::{Compress, Compression, Crc, FlushCompress};
 use headwater_api::Object;
 
-use super::Chunks;
+use super::{ChunkState, Chunks};
 use crate::answer::blocks::{Block, Blocks};
 
 /// The minimum and the maximum size of a run: long enough that a restart of the compressor costs
@@ -31,43 +31,20 @@ const LAST_BLOCK: [u8; 2] = [3, 0];
 pub(super) struct Gzipped {
     list: Chunks,
     blocks: Arc<Blocks>,
-    /// Objects that were read and are not in a block yet.
-    pending: std::vec::IntoIter<Arc<Object>>,
     crc: Crc,
     compress: Option<Compress>,
-    state: State,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Head,
-    Items { is_first: bool },
-    End,
 }
 
 impl Gzipped {
-    pub(super) fn new(list: Chunks, blocks: Arc<Blocks>, first: Vec<Arc<Object>>) -> Gzipped {
-        Gzipped {
-            list,
-            blocks,
-            pending: first.into_iter(),
-            crc: Crc::new(),
-            compress: None,
-            state: State::Head,
-        }
+    pub(super) fn new(list: Chunks, blocks: Arc<Blocks>) -> Gzipped {
+        Gzipped { list, blocks, crc: Crc::new(), compress: None }
     }
 
     /// The objects of the next block; none at the end of the list.
     fn run(&mut self) -> Vec<Arc<Object>> {
         let (mut run, mut size) = (Vec::new(), 0);
         while size < RUN_MAX {
-            let Some(object) = self.pending.next() else {
-                self.pending = self.list.source.some().into_iter();
-                match self.pending.len() {
-                    0 => break,
-                    _ => continue,
-                }
-            };
+            let Some(object) = self.list.objects.next() else { break };
             size += object.as_slice().len();
             let may_end = size >= RUN_MIN && is_landmark(&object);
             run.push(object);
@@ -145,30 +122,30 @@ impl Iterator for Gzipped {
     fn next(&mut self) -> Option<Bytes> {
         let mut out = BytesMut::with_capacity(CHUNK + CHUNK / 2);
         while out.len() < CHUNK {
-            match self.state {
-                State::Head => {
+            match self.list.state {
+                ChunkState::Head => {
                     let mut head = BytesMut::new();
                     self.list.head(&mut head);
                     out.put_slice(&HEADER);
                     self.stored(&head, &mut out);
-                    self.state = State::Items { is_first: true };
+                    self.list.state = ChunkState::Items { is_first: true };
                 }
-                State::Items { is_first } => {
+                ChunkState::Items { is_first } => {
                     let objects = self.run();
                     if objects.is_empty() {
                         self.stored(b"]}\n", &mut out);
                         out.put_slice(&LAST_BLOCK);
                         out.put_u32_le(self.crc.sum());
                         out.put_u32_le(self.crc.amount());
-                        self.state = State::End;
+                        self.list.state = ChunkState::End;
                         break;
                     }
                     let block = self.block(&objects, is_first);
                     self.crc.combine(&block.crc);
                     out.put_slice(&block.bytes);
-                    self.state = State::Items { is_first: false };
+                    self.list.state = ChunkState::Items { is_first: false };
                 }
-                State::End => break,
+                ChunkState::End => break,
             }
         }
         (!out.is_empty()).then(|| out.freeze())

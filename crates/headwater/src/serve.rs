@@ -314,9 +314,9 @@ fn cache_options(flags: &ServeFlags) -> CacheOptions {
     options
 }
 
-/// The descriptions of built-in types for `kubectl explain`; decompressed on first use.
+/// The descriptions of built-in types for `kubectl explain`, written by `describe.py`.
 fn descriptions() -> Descriptions {
-    Descriptions::compressed(include_bytes!(concat!(env!("OUT_DIR"), "/descriptions.gz")))
+    Descriptions::new(include_str!("descriptions.txt"))
 }
 
 /// The address for clients on this machine.

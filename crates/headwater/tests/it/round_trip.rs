@@ -357,6 +357,23 @@ async fn every_kind_is_read_back_unchanged_and_owned_by_its_applier() {
     assert_eq!(trip.seen, stored_kinds(), "a kind of the table is not in this test");
 }
 
+#[tokio::test]
+async fn every_type_is_described_for_explain() {
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    let _server = Process::serve(&["--memory", "--kubeconfig-out", kubeconfig.to_str().unwrap()]);
+    let client = connect(&kubeconfig).await;
+    let request = http::Request::get("/openapi/v2").body(Vec::new()).unwrap();
+    let text = client.request_text(request).await.unwrap();
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let definitions = document["definitions"].as_object().unwrap();
+    assert!(definitions.contains_key("io.k8s.api.core.v1.PodSpec"));
+    let is_bare =
+        |(name, of): &(&String, &Value)| of["description"].is_null() && !name.ends_with("List");
+    let bare: Vec<&String> = definitions.iter().filter(is_bare).map(|(name, _)| name).collect();
+    assert!(bare.is_empty(), "not in descriptions.txt: {bare:?}");
+}
+
 /// Every kind that is stored.
 fn stored_kinds() -> BTreeSet<String> {
     let kinds = headwater_api::kind::builtin();

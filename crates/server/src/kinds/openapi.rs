@@ -6,11 +6,9 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Read;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
-use flate2::read::GzDecoder;
 use headwater_cache::Cache;
 use headwater_json::{Value, json};
 
@@ -25,33 +23,26 @@ mod types;
 use types::Schemas;
 
 /// Descriptions of types and fields, such as `core.v1.PodSpec` and `core.v1.PodSpec.containers`.
-/// Decompressed on first use.
+/// Read on first use.
 #[derive(Clone, Debug, Default)]
 pub struct Descriptions {
-    compressed: &'static [u8],
-    entries: Arc<OnceLock<HashMap<String, String>>>,
+    text: &'static str,
+    entries: Arc<OnceLock<HashMap<&'static str, String>>>,
 }
 
 impl Descriptions {
-    /// Gzipped lines of a name, a tab and a text in which line ends are written `\n`.
-    pub fn compressed(bytes: &'static [u8]) -> Descriptions {
-        Descriptions { compressed: bytes, entries: Arc::default() }
+    /// Lines of a name, a tab and a text in which line ends are written `\n`.
+    pub fn new(text: &'static str) -> Descriptions {
+        Descriptions { text, entries: Arc::default() }
     }
 
     fn get(&self, name: &str) -> Option<&str> {
-        self.entries.get_or_init(|| self.unpack()).get(name).map(String::as_str)
+        self.entries.get_or_init(|| self.read()).get(name).map(String::as_str)
     }
 
-    fn unpack(&self) -> HashMap<String, String> {
-        let mut text = String::new();
-        if let Err(error) = GzDecoder::new(self.compressed).read_to_string(&mut text) {
-            if !self.compressed.is_empty() {
-                tracing::error!(%error, "cannot decompress the descriptions of types; OpenAPI documents lack them");
-            }
-            return HashMap::new();
-        }
-        let lines = text.lines().filter_map(|line| line.split_once('\t'));
-        lines.map(|(name, text)| (name.to_owned(), text.replace("\\n", "\n"))).collect()
+    fn read(&self) -> HashMap<&'static str, String> {
+        let lines = self.text.lines().filter_map(|line| line.split_once('\t'));
+        lines.map(|(name, text)| (name, text.replace("\\n", "\n"))).collect()
     }
 }
 

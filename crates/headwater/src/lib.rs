@@ -1,0 +1,96 @@
+//! The `headwater` program: command line, wiring, output.
+//!
+//! A library, so that it compiles while the crates it depends on are still being optimised.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+mod flags;
+mod print;
+mod limits;
+mod signals;
+mod engine;
+mod serve;
+mod controllers;
+mod data;
+mod envtest;
+
+use flags::{Command, Flags};
+use signals::Signals;
+
+/// The exit code. Invalid flags exit with 2, from clap.
+#[derive(Clone, Copy)]
+enum Exit {
+    Done = 0,
+    Failed = 1,
+}
+
+/// Runs the program with the arguments of this process.
+pub fn main() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    let ended = match envtest::replaced_program(arguments.next().as_deref()) {
+        Some(name) => {
+            log_to_stderr("warn").and_then(|()| envtest::run_as(name, arguments.collect()))
+        }
+        None => run(Flags::parse()),
+    };
+    let exit = match ended {
+        Ok(()) => Exit::Done,
+        Err(error) => {
+            print::note(&format!("headwater: {}", describe(&error)));
+            Exit::Failed
+        }
+    };
+    ExitCode::from(exit as u8)
+}
+
+/// The error and its causes in one sentence. Some errors include their cause already.
+fn describe(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+fn run(flags: Flags) -> Result<()> {
+    log_to_stderr(&flags.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match flags.command {
+            Command::Dev(serve) => Box::pin(serve::dev(*serve)).await,
+            Command::Serve(serve) => Box::pin(serve::serve(*serve)).await,
+            Command::Controllers(flags) => Box::pin(controllers::controllers(*flags)).await,
+            Command::Compact(compact) => data::compact(&compact).await,
+            Command::Backup(backup) => data::backup(&backup).await,
+            Command::Restore(restore) => data::restore(&restore),
+            Command::Verify(verify) => data::verify(&verify),
+            Command::Envtest(flags) => envtest::link(&flags),
+            Command::Bench(flags) => Box::pin(bench(flags)).await,
+        }
+    })
+}
+
+async fn bench(flags: headwater_bench::Flags) -> Result<()> {
+    limits::raise();
+    let mut signals = Signals::new()?;
+    let printer = headwater_bench::Printer { data: print::data, note: print::note };
+    Box::pin(headwater_bench::run(flags, printer, signals.next())).await
+}
+
+fn log_to_stderr(filter: &str) -> Result<()> {
+    let filter = EnvFilter::try_new(filter)
+        .with_context(|| format!("invalid --log filter {filter:?}; try --log info"))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    Ok(())
+}

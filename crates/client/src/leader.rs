@@ -308,7 +308,7 @@ impl Elector {
             "metadata": {"name": self.lease.name, "namespace": self.lease.namespace},
             "spec": self.spec(&now, &now, 0),
         });
-        let Ok(object) = serde_json::from_value(object) else { return false };
+        let Ok(object) = serde_json::from_str(&object.to_string()) else { return false };
         let made = self.calls().create(&object).await;
         self.finish_write(made, started)
     }

@@ -176,14 +176,17 @@ where
             let before = known.take();
             let change = &change;
             async move {
-                let before = match before {
-                    Some(before) => before,
+                let (before, mut object) = match before {
+                    Some(before) => {
+                        let object = serde_json::from_value(before.clone())
+                            .map_err(|error| undecodable(&error))?;
+                        (before, object)
+                    }
                     None => match self.get(key).await? {
-                        Some(object) => self.body(&object)?,
+                        Some(object) => (self.body(&object)?, object),
                         None => return Ok(None),
                     },
                 };
-                let mut object: K = from_value(before.clone())?;
                 change(&mut object);
                 if self.body(&object)? == before {
                     return Ok(Some(object));
@@ -279,7 +282,7 @@ where
         } else if is_status && let Some(uid) = value["details"]["uid"].as_str() {
             self.remember_gone(key, uid);
         }
-        if is_status { Ok(Deleted::Gone) } else { Ok(Deleted::Pending(from_value(value)?)) }
+        if is_status { Ok(Deleted::Gone) } else { Ok(Deleted::Pending(decode(answer)?)) }
     }
 
     /// Sends an object and remembers the version of the response.
@@ -325,14 +328,15 @@ where
     }
 }
 
+/// Decodes from text, as informers do: with another reader, the decoder of every type would be
+/// compiled a second time.
 fn decode<T: DeserializeOwned>(answer: &[u8]) -> Result<T, Error> {
-    serde_json::from_slice(answer)
-        .map_err(|error| Error::Invalid(format!("cannot decode the response: {error}")))
+    let text = std::str::from_utf8(answer).map_err(|error| undecodable(&error))?;
+    serde_json::from_str(text).map_err(|error| undecodable(&error))
 }
 
-fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, Error> {
-    serde_json::from_value(value)
-        .map_err(|error| Error::Invalid(format!("cannot decode the response: {error}")))
+fn undecodable(error: &dyn fmt::Display) -> Error {
+    Error::Invalid(format!("cannot decode the response: {error}"))
 }
 
 impl<K> Clone for Collection<K> {

@@ -146,7 +146,7 @@ impl Renewer {
             },
             "spec": spec,
         });
-        let lease: Lease = serde_json::from_value(lease)
+        let lease: Lease = serde_json::from_str(&lease.to_string())
             .map_err(|error| Error::Invalid(format!("cannot build the node lease: {error}")))?;
         match self.leases.create(&lease).await {
             Ok(_) => Ok(true),

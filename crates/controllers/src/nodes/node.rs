@@ -105,7 +105,7 @@ impl NodeController {
         }
         let mut node = object(number, self.options.rules.node());
         node["status"] = self.status(number);
-        let node: Node = serde_json::from_value(node)?;
+        let node: Node = serde_json::from_str(&node.to_string())?;
         match cx.of::<Node>().create(&node).await {
             Err(error) if error.is_exists() => Ok(Next::Again),
             created => created.map(|_| Next::Done).map_err(Failure::from),

@@ -33,14 +33,14 @@ pub enum Change<K> {
 }
 
 /// A deleted object.
-pub struct Gone<K> {
+pub struct Gone<K: ?Sized> {
     key: Key,
     last: Option<Arc<K>>,
     observed: bool,
     cause: Option<Arc<Undecodable>>,
 }
 
-impl<K> Gone<K> {
+impl<K: ?Sized> Gone<K> {
     /// A deletion that a watch reported; `last` is the object of the event.
     pub(crate) fn seen(key: Key, last: Arc<K>) -> Gone<K> {
         Gone { key, last: Some(last), observed: true, cause: None }
@@ -55,6 +55,12 @@ impl<K> Gone<K> {
     pub(crate) fn undecodable(cause: Undecodable) -> Gone<K> {
         let key = cause.key.clone();
         Gone { key, last: None, observed: false, cause: Some(Arc::new(cause)) }
+    }
+
+    /// The same with another type of object.
+    pub(crate) fn map<T>(self, map: impl FnOnce(Arc<K>) -> Arc<T>) -> Gone<T> {
+        let Gone { key, last, observed, cause } = self;
+        Gone { key, last: last.map(map), observed, cause }
     }
 
     pub(crate) fn cause(&self) -> Option<&Arc<Undecodable>> {

@@ -13,11 +13,11 @@ use tokio::sync::Notify;
 use crate::change::Gone;
 use crate::key::Key;
 use crate::list_watch::Undecodable;
-use crate::object::Cached;
+use crate::object::{AnyObject, Cached, typed};
 use crate::version::ResourceVersion;
 
 /// One change that the store has not applied yet.
-pub(crate) enum Delta<K> {
+pub(crate) enum Delta<K: ?Sized> {
     Set { key: Key, object: Arc<K> },
     Deleted(Gone<K>),
     ReplacedAll(Replacement<K>),
@@ -25,7 +25,7 @@ pub(crate) enum Delta<K> {
     Bookmark(ResourceVersion),
 }
 
-impl<K> Delta<K> {
+impl<K: ?Sized> Delta<K> {
     /// The key of the object; `None` for deltas about the entire collection.
     pub(crate) fn key(&self) -> Option<&Key> {
         match self {
@@ -37,29 +37,35 @@ impl<K> Delta<K> {
 }
 
 /// The complete state of the server at one version.
-pub(crate) struct Replacement<K> {
+pub(crate) struct Replacement<K: ?Sized> {
     pub(crate) items: Vec<(Key, Arc<K>)>,
     pub(crate) undecodable: Vec<Undecodable>,
     pub(crate) version: ResourceVersion,
 }
 
-impl<K: Cached> Replacement<K> {
-    pub(crate) fn new(
-        objects: impl IntoIterator<Item = Arc<K>>,
-        undecodable: Vec<Undecodable>,
-        version: ResourceVersion,
-    ) -> Replacement<K> {
-        let items = objects.into_iter().map(|object| (object.key(), object)).collect();
-        Replacement { items, undecodable, version }
-    }
-}
-
 /// Deltas that the store applies in one step: changes of different objects, or one delta about the
 /// entire collection.
-pub(crate) struct Batch<K> {
+pub(crate) struct Batch<K: ?Sized> {
     pub(crate) deltas: Vec<Delta<K>>,
     /// Whether it is the initial state.
     pub(crate) initial: bool,
+}
+
+impl Batch<AnyObject> {
+    /// The same with the type of the objects.
+    pub(crate) fn typed<K: Cached>(self) -> Batch<K> {
+        let deltas = self.deltas.into_iter().map(|delta| match delta {
+            Delta::Set { key, object } => Delta::Set { key, object: typed(object) },
+            Delta::Deleted(gone) => Delta::Deleted(gone.map(typed)),
+            Delta::ReplacedAll(Replacement { items, undecodable, version }) => {
+                let items = items.into_iter().map(|(key, object)| (key, typed(object))).collect();
+                Delta::ReplacedAll(Replacement { items, undecodable, version })
+            }
+            Delta::SyncAll => Delta::SyncAll,
+            Delta::Bookmark(version) => Delta::Bookmark(version),
+        });
+        Batch { deltas: deltas.collect(), initial: self.initial }
+    }
 }
 
 /// Producers wait while this many deltas are pending.
@@ -79,7 +85,7 @@ enum Population {
 }
 
 /// Makes a queue and returns its two ends.
-pub(crate) fn queue<K: Cached>() -> (Producer<K>, Consumer<K>) {
+pub(crate) fn queue<K: ?Sized>() -> (Producer<K>, Consumer<K>) {
     let queue = Arc::new(DeltaQueue {
         pending: Mutex::new(Pending {
             deltas: VecDeque::new(),
@@ -93,26 +99,26 @@ pub(crate) fn queue<K: Cached>() -> (Producer<K>, Consumer<K>) {
     (Producer { queue: Arc::clone(&queue) }, Consumer { queue })
 }
 
-struct DeltaQueue<K> {
+struct DeltaQueue<K: ?Sized> {
     pending: Mutex<Pending<K>>,
     filled: Notify,
     space: Notify,
 }
 
-impl<K> DeltaQueue<K> {
+impl<K: ?Sized> DeltaQueue<K> {
     fn lock(&self) -> MutexGuard<'_, Pending<K>> {
         self.pending.lock().expect("no code panics while it is held")
     }
 }
 
-struct Pending<K> {
+struct Pending<K: ?Sized> {
     deltas: VecDeque<Delta<K>>,
     population: Population,
     producer_dropped: bool,
     consumer_dropped: bool,
 }
 
-impl<K: Cached> Pending<K> {
+impl<K: ?Sized> Pending<K> {
     fn put(&mut self, delta: Delta<K>) {
         if self.population == Population::Empty {
             self.population = match &delta {
@@ -158,11 +164,11 @@ pub(crate) struct Closed;
 
 /// The reflector's end. Dropping it closes the queue: the consumer receives the pending deltas and
 /// then the end.
-pub(crate) struct Producer<K> {
+pub(crate) struct Producer<K: ?Sized> {
     queue: Arc<DeltaQueue<K>>,
 }
 
-impl<K: Cached> Producer<K> {
+impl<K: ?Sized + Send + Sync + 'static> Producer<K> {
     /// Enqueues a delta; waits while too many are pending. Dropping the future drops the delta.
     pub(crate) async fn put(&self, delta: Delta<K>) -> Result<(), Closed> {
         let mut delta = Some(delta);
@@ -201,7 +207,7 @@ impl<K: Cached> Producer<K> {
     }
 }
 
-impl<K> Drop for Producer<K> {
+impl<K: ?Sized> Drop for Producer<K> {
     fn drop(&mut self) {
         self.queue.lock().producer_dropped = true;
         self.queue.filled.notify_one();
@@ -209,11 +215,11 @@ impl<K> Drop for Producer<K> {
 }
 
 /// The store's end. It is not `Clone`: there is one consumer.
-pub(crate) struct Consumer<K> {
+pub(crate) struct Consumer<K: ?Sized> {
     queue: Arc<DeltaQueue<K>>,
 }
 
-impl<K> Drop for Consumer<K> {
+impl<K: ?Sized> Drop for Consumer<K> {
     fn drop(&mut self) {
         self.queue.lock().consumer_dropped = true;
         self.queue.space.notify_one();
@@ -228,7 +234,7 @@ pub(crate) enum Work {
     Closed,
 }
 
-impl<K: Cached> Consumer<K> {
+impl<K: ?Sized> Consumer<K> {
     /// Applies the next batch, if there is one. The producer may enqueue meanwhile.
     pub(crate) fn process(&mut self, apply: impl FnOnce(Batch<K>)) -> Work {
         let mut pending = self.queue.lock();
@@ -287,8 +293,9 @@ mod tests {
     }
 
     fn replace(items: &[(&str, &str)], version: &str) -> Delta<ConfigMap> {
-        let objects = items.iter().map(|(name, version)| object(name, version));
-        Delta::ReplacedAll(Replacement::new(objects, Vec::new(), version.into()))
+        let items = items.iter().map(|(name, version)| (Key::cluster(name), object(name, version)));
+        let (items, undecodable) = (items.collect(), Vec::new());
+        Delta::ReplacedAll(Replacement { items, undecodable, version: version.into() })
     }
 
     fn show(delta: &Delta<ConfigMap>) -> String {

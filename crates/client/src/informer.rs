@@ -34,6 +34,7 @@ use crate::object::{Cached, ResourceType};
 use crate::version::ResourceVersion;
 
 pub use self::buffer::Buffer;
+pub(crate) use self::lanes::LaneHost;
 pub use self::options::{ErrorHandler, InitialRead, Options};
 pub use self::run::Runner;
 use self::shared::RunPhase;

@@ -95,6 +95,22 @@ pub enum Event<K> {
     Skipped(Skipped),
 }
 
+impl<K> Event<K> {
+    pub(crate) fn map<T>(self, map: impl FnOnce(K) -> T) -> Event<T> {
+        match self {
+            Event::Added(object) => Event::Added(map(object)),
+            Event::Modified(object) => Event::Modified(map(object)),
+            Event::Deleted(object) => Event::Deleted(map(object)),
+            Event::Bookmark { resource_version, initial_events_end } => {
+                Event::Bookmark { resource_version, initial_events_end }
+            }
+            Event::Error(status) => Event::Error(status),
+            Event::Undecodable(bad) => Event::Undecodable(bad),
+            Event::Skipped(why) => Event::Skipped(why),
+        }
+    }
+}
+
 /// An object whose metadata decodes but whose other fields do not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undecodable {

@@ -4,7 +4,9 @@
 //! Promise: any type with kube's `Resource` and serde's `Deserialize` works; it need not be
 //! `Clone`, `Debug` or `Default`. Stored objects are behind an `Arc` and immutable.
 
+use std::any::Any;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use kube::Resource;
 use kube::core::ObjectMeta;
@@ -53,6 +55,14 @@ pub trait Cached: sealed::Sealed + Send + Sync + Sized + 'static {
     fn key(&self) -> Key {
         Key::new(self.namespace(), self.name())
     }
+}
+
+/// An object of any type, for the stages that need not know it.
+pub(crate) type AnyObject = dyn Any + Send + Sync;
+
+/// The object with its type.
+pub(crate) fn typed<K: Cached>(object: Arc<AnyObject>) -> Arc<K> {
+    object.downcast().expect("the objects of an informer have the type of its source")
 }
 
 mod sealed {

@@ -6,6 +6,7 @@
 //! Stopping ends it at once, in every state.
 
 pub(crate) mod machine;
+pub(crate) mod source;
 #[cfg(test)]
 mod tests;
 
@@ -23,36 +24,38 @@ use crate::change::Gone;
 use crate::delta_queue::{Closed, Delta, Producer, Replacement};
 use crate::health::FailureLog;
 use crate::indexer::writer::LaneScope;
-use crate::informer::{InformerInner, InitialRead};
+use crate::informer::{InitialRead, LaneHost};
 use crate::key::Key;
-use crate::list_watch::{Class, Error, Event, EventStream, ListWatch, Page, Skipped, Undecodable};
-use crate::object::Cached;
+use crate::list_watch::{Class, Error, Event, EventStream, Skipped, Undecodable};
+use crate::object::AnyObject;
 use crate::query::{At, ListQuery, WatchQuery};
 use crate::version::ResourceVersion;
 
 use self::machine::{
     Action, Effect, EventKind, Input, ListPlan, Machine, RequestFailure, Settings, WatchPlan,
 };
+use self::source::{AnyPage, AnySource, Received};
 
-pub(crate) struct Reflector<K: Cached> {
-    informer: Arc<InformerInner<K>>,
+pub(crate) struct Reflector {
+    informer: Arc<dyn LaneHost>,
     scope: LaneScope,
-    source: Arc<dyn ListWatch<Object = K>>,
-    queue: Producer<K>,
+    source: Arc<dyn AnySource>,
+    queue: Producer<AnyObject>,
     machine: Machine,
     /// A saved state to start from.
-    saved: Option<Replacement<K>>,
+    saved: Option<Replacement<AnyObject>>,
     /// A resync is due.
     resync: Arc<Notify>,
     /// The objects of the current watch-list so far.
-    collection: Collection<K>,
+    collection: Collection,
     /// The failure that the machine decides on next.
     error: Option<Error>,
     failure_log: FailureLog,
 }
 
-struct Collection<K> {
-    objects: BTreeMap<Key, Arc<K>>,
+#[derive(Default)]
+struct Collection {
+    objects: BTreeMap<Key, Arc<AnyObject>>,
     undecodable: BTreeMap<Key, Undecodable>,
 }
 
@@ -64,16 +67,16 @@ const WATCH_LIST_WARNING: Duration = Duration::from_secs(10);
 const PAGES_MAX: usize = 1_000_000;
 const DISCOVERY_EVERY: Duration = Duration::from_secs(60);
 
-impl<K: Cached> Reflector<K> {
+impl Reflector {
     pub(crate) fn new(
-        informer: Arc<InformerInner<K>>,
+        informer: Arc<dyn LaneHost>,
         scope: LaneScope,
-        source: Arc<dyn ListWatch<Object = K>>,
-        queue: Producer<K>,
-        saved: Option<Replacement<K>>,
+        source: Arc<dyn AnySource>,
+        queue: Producer<AnyObject>,
+        saved: Option<Replacement<AnyObject>>,
         resync: Arc<Notify>,
-    ) -> Reflector<K> {
-        let options = &informer.options;
+    ) -> Reflector {
+        let options = informer.options();
         let machine = Machine::new(Settings {
             page_size: options.page_size,
             watch_list: source.supports_watch_list(),
@@ -131,7 +134,7 @@ impl<K: Cached> Reflector<K> {
     }
 
     fn name(&self) -> &str {
-        &self.informer.options.name
+        &self.informer.options().name
     }
 
     /// Starts from the saved state, if there is one.
@@ -146,14 +149,14 @@ impl<K: Cached> Reflector<K> {
 
     /// Makes one decision and reports its failure, if any.
     fn decide(&mut self, input: Input) -> Action {
-        let step = self.machine.step(Instant::now(), &self.informer.random, input);
+        let step = self.machine.step(Instant::now(), self.informer.random(), input);
         let error = self.error.take();
         if step.failed {
             let error = error.unwrap_or(Error::Cut);
             self.log_failure(&error);
             self.informer.failed(&self.scope, &error);
         }
-        if let Some(observer) = &self.informer.observer {
+        if let Some(observer) = self.informer.observer() {
             if let Some(reason) = step.relist {
                 observer.relisted(reason.as_str());
             }
@@ -167,7 +170,7 @@ impl<K: Cached> Reflector<K> {
     fn log_failure(&mut self, error: &Error) {
         let class = error.class();
         let Some(repeated) = self.failure_log.failed(class, Instant::now()) else { return };
-        let name = &self.informer.options.name;
+        let name = &self.informer.options().name;
         let error = error as &dyn std::error::Error;
         match class {
             Class::Expired => tracing::debug!(
@@ -204,7 +207,7 @@ impl<K: Cached> Reflector<K> {
 
     /// Waits for a slot to fetch the initial state; held only during a request.
     async fn fetch_slot(&self) -> Option<OwnedSemaphorePermit> {
-        let slots = self.informer.options.fetch_slots.clone()?;
+        let slots = self.informer.options().fetch_slots.clone()?;
         slots.acquire_owned().await.ok()
     }
 
@@ -216,7 +219,7 @@ impl<K: Cached> Reflector<K> {
         drop(slot);
         let fetched = started.elapsed();
         let outcome = if listed.is_ok() { "ok" } else { "error" };
-        if let Some(observer) = &self.informer.observer {
+        if let Some(observer) = self.informer.observer() {
             observer.listed(outcome, at);
             observer.list_duration.observe_time(fetched);
         }
@@ -229,7 +232,7 @@ impl<K: Cached> Reflector<K> {
         let count = replacement.items.len();
         let version = replacement.version.clone();
         self.report_undecodable(&replacement.undecodable);
-        if let Some(observer) = &self.informer.observer {
+        if let Some(observer) = self.informer.observer() {
             observer.list_items.set(count as i64);
         }
         if self.queue.put(Delta::ReplacedAll(replacement)).await.is_err() {
@@ -246,9 +249,12 @@ impl<K: Cached> Reflector<K> {
 
     /// Reads all pages of a list. Returns whether there was more than one; an error includes
     /// whether a later page failed.
-    async fn pages(&self, plan: &ListPlan) -> Result<(Replacement<K>, bool), (Error, bool)> {
+    async fn pages(
+        &self,
+        plan: &ListPlan,
+    ) -> Result<(Replacement<AnyObject>, bool), (Error, bool)> {
         let mut query = ListQuery {
-            selection: self.informer.options.selection.clone(),
+            selection: self.informer.options().selection.clone(),
             at: plan.at.clone(),
             limit: plan.limit,
             continue_token: None,
@@ -268,10 +274,10 @@ impl<K: Cached> Reflector<K> {
 
     fn report_undecodable(&self, undecodable: &[Undecodable]) {
         for bad in undecodable {
-            let name = &self.informer.options.name;
+            let name = &self.informer.options().name;
             let error = format!("{} cannot be decoded: {}", bad.key, bad.error);
             tracing::error!(informer = name, error);
-            if let Some(observer) = &self.informer.observer {
+            if let Some(observer) = self.informer.observer() {
                 observer.undecodable.inc();
             }
             self.informer.report_only(&Error::Malformed(error));
@@ -282,7 +288,7 @@ impl<K: Cached> Reflector<K> {
         let slot = if plan.initial_events { self.fetch_slot().await } else { None };
         self.collection = Collection::default();
         let query = WatchQuery {
-            selection: self.informer.options.selection.clone(),
+            selection: self.informer.options().selection.clone(),
             at: plan.at,
             initial_events: plan.initial_events,
             timeout_seconds: plan.timeout_seconds,
@@ -296,14 +302,14 @@ impl<K: Cached> Reflector<K> {
         };
         let started = Instant::now();
         self.decide(Input::Opened);
-        if let Some(observer) = &self.informer.observer {
+        if let Some(observer) = self.informer.observer() {
             observer.watches.inc();
         }
         if !plan.initial_events {
             self.established();
         }
         let end = self.read(stream, slot).await;
-        if let Some(observer) = &self.informer.observer {
+        if let Some(observer) = self.informer.observer() {
             observer.watch_ended(end_name(&end), started.elapsed());
         }
         end
@@ -319,7 +325,7 @@ impl<K: Cached> Reflector<K> {
     /// Reads a stream to its end and returns why it ended.
     async fn read(
         &mut self,
-        mut stream: EventStream<K>,
+        mut stream: EventStream<Received>,
         mut slot: Option<OwnedSemaphorePermit>,
     ) -> Input {
         let deadline = sleep_until(self.wake_at());
@@ -368,11 +374,11 @@ impl<K: Cached> Reflector<K> {
     }
 
     /// Handles one event; returns an input if it ends the stream.
-    async fn event(&mut self, event: Event<K>) -> Option<Input> {
+    async fn event(&mut self, event: Event<Received>) -> Option<Input> {
         let (seen, version) = match &event {
-            Event::Added(object) => (EventKind::Added, object.resource_version()),
-            Event::Modified(object) => (EventKind::Modified, object.resource_version()),
-            Event::Deleted(object) => (EventKind::Deleted, object.resource_version()),
+            Event::Added(object) => (EventKind::Added, object.version.clone()),
+            Event::Modified(object) => (EventKind::Modified, object.version.clone()),
+            Event::Deleted(object) => (EventKind::Deleted, object.version.clone()),
             Event::Bookmark { resource_version, initial_events_end } => {
                 (EventKind::Bookmark { marker: *initial_events_end }, resource_version.clone())
             }
@@ -388,18 +394,18 @@ impl<K: Cached> Reflector<K> {
                     self.informer.report_only(&Error::Malformed(why.clone()));
                 }
                 self.informer.frame_arrived(&self.scope, None);
-                if let Some(observer) = &self.informer.observer {
+                if let Some(observer) = self.informer.observer() {
                     observer.skipped.inc();
                 }
                 return None;
             }
         };
         self.informer.frame_arrived(&self.scope, Some(&version));
-        if let Some(observer) = &self.informer.observer {
+        if let Some(observer) = self.informer.observer() {
             observer.event(event_index(seen));
         }
         let input = Input::Event { seen, version: version.clone() };
-        let step = self.machine.step(Instant::now(), &self.informer.random, input);
+        let step = self.machine.step(Instant::now(), self.informer.random(), input);
         let done = match step.effect {
             Effect::None | Effect::Ignore => Ok(()),
             Effect::Collect => {
@@ -412,15 +418,14 @@ impl<K: Cached> Reflector<K> {
         done.err().map(|Closed| Input::StreamBroken(self.failure(Error::Cut)))
     }
 
-    fn collect(&mut self, event: Event<K>) {
+    fn collect(&mut self, event: Event<Received>) {
         match event {
-            Event::Added(object) | Event::Modified(object) => {
-                let key = object.key();
+            Event::Added(Received { key, object, .. })
+            | Event::Modified(Received { key, object, .. }) => {
                 self.collection.undecodable.remove(&key);
-                self.collection.objects.insert(key, Arc::new(object));
+                self.collection.objects.insert(key, object);
             }
-            Event::Deleted(object) => {
-                let key = object.key();
+            Event::Deleted(Received { key, .. }) => {
                 self.collection.undecodable.remove(&key);
                 self.collection.objects.remove(&key);
             }
@@ -435,22 +440,21 @@ impl<K: Cached> Reflector<K> {
     /// Handles the marker of a watch-list: the collected objects are the state at its version.
     async fn replace(&mut self, version: ResourceVersion) -> Result<(), Closed> {
         let Collection { objects, undecodable } = std::mem::take(&mut self.collection);
-        let items: Vec<(Key, Arc<K>)> = objects.into_iter().collect();
+        let items: Vec<(Key, Arc<AnyObject>)> = objects.into_iter().collect();
         let undecodable: Vec<Undecodable> = undecodable.into_values().collect();
         self.report_undecodable(&undecodable);
-        if let Some(observer) = &self.informer.observer {
+        if let Some(observer) = self.informer.observer() {
             observer.list_items.set(items.len() as i64);
         }
         self.established();
         self.enqueue(Delta::ReplacedAll(Replacement { items, undecodable, version })).await
     }
 
-    async fn apply(&mut self, event: Event<K>) -> Result<(), Closed> {
+    async fn apply(&mut self, event: Event<Received>) -> Result<(), Closed> {
         let delta = match event {
-            Event::Added(object) | Event::Modified(object) => {
-                Delta::Set { key: object.key(), object: Arc::new(object) }
-            }
-            Event::Deleted(object) => Delta::Deleted(Gone::seen(object.key(), Arc::new(object))),
+            Event::Added(Received { key, object, .. })
+            | Event::Modified(Received { key, object, .. }) => Delta::Set { key, object },
+            Event::Deleted(Received { key, object, .. }) => Delta::Deleted(Gone::seen(key, object)),
             Event::Bookmark { resource_version, .. } => Delta::Bookmark(resource_version),
             Event::Undecodable(bad) => {
                 self.report_undecodable(std::slice::from_ref(&bad));
@@ -462,8 +466,8 @@ impl<K: Cached> Reflector<K> {
     }
 
     /// Enqueues a delta and measures the wait for space in the queue.
-    async fn enqueue(&self, delta: Delta<K>) -> Result<(), Closed> {
-        let Some(observer) = &self.informer.observer else { return self.queue.put(delta).await };
+    async fn enqueue(&self, delta: Delta<AnyObject>) -> Result<(), Closed> {
+        let Some(observer) = self.informer.observer() else { return self.queue.put(delta).await };
         let started = Instant::now();
         let done = self.queue.put(delta).await;
         observer.queue_wait.observe_time(started.elapsed());
@@ -471,30 +475,23 @@ impl<K: Cached> Reflector<K> {
     }
 }
 
-impl<K> Default for Collection<K> {
-    fn default() -> Self {
-        Collection { objects: BTreeMap::new(), undecodable: BTreeMap::new() }
-    }
-}
-
 /// The pages of a list so far.
-struct Listed<K> {
-    objects: Vec<(Key, Arc<K>)>,
+struct Listed {
+    objects: Vec<(Key, Arc<AnyObject>)>,
     undecodable: Vec<Undecodable>,
     version: Option<ResourceVersion>,
 }
 
-impl<K: Cached> Listed<K> {
+impl Listed {
     /// Adds a page; returns the token of the next one.
-    fn take(&mut self, page: Page<K>) -> Option<String> {
-        let items = page.items.into_iter();
-        self.objects.extend(items.map(|object| (object.key(), Arc::new(object))));
+    fn take(&mut self, page: AnyPage) -> Option<String> {
+        self.objects.extend(page.items);
         self.undecodable.extend(page.undecodable);
         self.version.get_or_insert(page.resource_version);
         page.continue_token
     }
 
-    fn finish(self) -> Replacement<K> {
+    fn finish(self) -> Replacement<AnyObject> {
         Replacement {
             items: self.objects,
             undecodable: self.undecodable,

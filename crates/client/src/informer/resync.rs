@@ -26,7 +26,7 @@ const RESYNC_SLICE: usize = 1000;
 impl<K: Cached> InformerInner<K> {
     /// Delivers the objects after `after` to the subscribers that are due; returns the key to
     /// continue after.
-    pub(crate) fn resync_slice(&self, scope: &LaneScope, after: Option<&Key>) -> Option<Key> {
+    pub(super) fn slice(&self, scope: &LaneScope, after: Option<&Key>) -> Option<Key> {
         let now = Instant::now();
         let core = self.core();
         let state = core.writer.state();
@@ -53,13 +53,6 @@ impl<K: Cached> InformerInner<K> {
             subscriber.notify(&notifications, now);
         }
         last
-    }
-
-    /// Whether any subscriber is due for a resync now.
-    pub(crate) fn should_resync(&self, now: Instant) -> bool {
-        let core = self.core();
-        // Checks every subscriber, because the check sets its next time.
-        core.subscribers.iter().filter(|subscriber| subscriber.check_resync(now)).count() > 0
     }
 }
 

@@ -16,20 +16,20 @@ use tokio_util::sync::CancellationToken;
 use crate::delta_queue::{self, Consumer, Delta, Replacement, Work};
 use crate::indexer::writer::LaneScope;
 use crate::key::Key;
-use crate::list_watch::ListWatch;
-use crate::object::Cached;
+use crate::object::{AnyObject, Cached};
 use crate::reflector::Reflector;
+use crate::reflector::source::{AnySource, TypedSource};
 use crate::version::ResourceVersion;
 
-use super::shared::{InformerInner, Lane, NewHandler, RunPhase, Sources};
-use super::{Health, subscriber};
+use super::lanes::LaneHost;
+use super::shared::{InformerInner, Sources};
 
 /// Runs one informer, once.
 #[must_use = "an informer does nothing until its runner is run"]
 pub struct Runner<K: Cached> {
     shared: Arc<InformerInner<K>>,
     sources: Sources<K>,
-    saved: Option<Replacement<K>>,
+    saved: Option<Replacement<AnyObject>>,
 }
 
 /// How long handlers may take to return at stop, unless `drain` is set.
@@ -52,29 +52,18 @@ impl<K: Cached> Runner<K> {
         objects: impl IntoIterator<Item = K>,
         version: ResourceVersion,
     ) -> Runner<K> {
-        let objects = objects.into_iter().map(Arc::new);
-        self.saved = Some(Replacement::new(objects, Vec::new(), version));
+        let keyed = |object: K| (object.key(), Arc::new(object) as Arc<AnyObject>);
+        let items = objects.into_iter().map(keyed).collect();
+        self.saved = Some(Replacement { items, undecodable: Vec::new(), version });
         self
     }
 
     /// Runs the informer until `stop`. Dropping the future stops it as well.
     pub async fn run(self, stop: CancellationToken) {
-        let Runner { shared, sources, mut saved } = self;
-        let ending = StopGuard { shared: Arc::clone(&shared) };
-        shared.start(sources.iter().map(|(scope, _)| scope.clone()));
-        let mut running = RunningInformer {
-            lanes: JoinSet::new(),
-            stop_lanes: CancellationToken::new(),
-            resync: Arc::new(Notify::new()),
-            handlers: JoinSet::new(),
-            shared,
-        };
-        for (scope, source) in sources {
-            running.start_lane(scope, source, saved.take());
-        }
-        running.until(&stop).await;
-        running.finish().await;
-        drop(ending);
+        let Runner { shared, sources, saved } = self;
+        let any = |(scope, source)| (scope, Arc::new(TypedSource(source)) as Arc<dyn AnySource>);
+        let sources = sources.into_iter().map(any).collect();
+        run(shared, sources, saved, stop).await;
     }
 }
 
@@ -84,68 +73,65 @@ impl<K: Cached> fmt::Debug for Runner<K> {
     }
 }
 
-impl<K: Cached> InformerInner<K> {
-    fn start(&self, scopes: impl Iterator<Item = LaneScope>) {
-        let mut core = self.core();
-        core.phase = RunPhase::Running;
-        core.fix_check_period(Instant::now());
-        for scope in scopes {
-            core.writer.add_lane(scope.clone());
-            core.lanes.insert(scope, Lane { health: Health::Starting, synced: false });
-        }
-        let mut core = core;
-        if core.lanes.is_empty() {
-            self.update_synced(&mut core); // an empty set of namespaces has synced
-        }
+/// Runs an informer of any type.
+async fn run(
+    informer: Arc<dyn LaneHost>,
+    sources: Vec<(LaneScope, Arc<dyn AnySource>)>,
+    mut saved: Option<Replacement<AnyObject>>,
+    stop: CancellationToken,
+) {
+    let ending = StopGuard { informer: Arc::clone(&informer) };
+    informer.start(sources.iter().map(|(scope, _)| scope.clone()).collect());
+    let mut running = RunningInformer {
+        informer,
+        lanes: JoinSet::new(),
+        stop_lanes: CancellationToken::new(),
+        resync: Arc::new(Notify::new()),
+        handlers: JoinSet::new(),
+    };
+    for (scope, source) in sources {
+        running.start_lane(scope, source, saved.take());
     }
-
-    fn take_new_handlers(&self) -> Vec<NewHandler<K>> {
-        std::mem::take(&mut *self.new_handlers.lock().expect("no code panics while it is held"))
-    }
+    running.until(&stop).await;
+    running.finish().await;
+    drop(ending);
 }
 
 /// Marks the informer as stopped when it is dropped.
-struct StopGuard<K: Cached> {
-    shared: Arc<InformerInner<K>>,
+struct StopGuard {
+    informer: Arc<dyn LaneHost>,
 }
 
-impl<K: Cached> Drop for StopGuard<K> {
+impl Drop for StopGuard {
     fn drop(&mut self) {
-        let mut core = self.shared.core();
-        core.phase = RunPhase::Stopped;
-        for subscriber in core.subscribers.drain(..) {
-            subscriber.stop();
-        }
-        drop(core);
-        self.shared.store.stop();
-        self.shared.health.send_replace(Health::Stopped);
+        self.informer.stopped();
     }
 }
 
 /// The tasks of a running informer.
-struct RunningInformer<K: Cached> {
-    shared: Arc<InformerInner<K>>,
+struct RunningInformer {
+    informer: Arc<dyn LaneHost>,
     lanes: JoinSet<()>,
     stop_lanes: CancellationToken,
     resync: Arc<Notify>,
     handlers: JoinSet<()>,
 }
 
-impl<K: Cached> RunningInformer<K> {
+impl RunningInformer {
     async fn until(&mut self, stop: &CancellationToken) {
-        let check_period = self.shared.core().check_period;
+        let check_period = self.informer.check_period();
         let mut next_check = check_period.map(|period| Instant::now() + period);
         loop {
-            self.start_handlers();
-            let shared = Arc::clone(&self.shared);
+            let informer = Arc::clone(&self.informer);
+            informer.start_handlers(&mut self.handlers);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = shared.handler_added.notified() => {}
+                () = informer.handler_added().notified() => {}
                 Some(ended) = self.lanes.join_next() => return joined(ended).unwrap_or_default(),
                 Some(ended) = self.handlers.join_next() => joined(ended).unwrap_or_default(),
                 () = until(next_check) => {
-                    if self.shared.should_resync(Instant::now()) {
+                    if self.informer.should_resync(Instant::now()) {
                         self.resync.notify_waiters();
                     }
                     next_check = check_period.map(|period| Instant::now() + period);
@@ -154,21 +140,14 @@ impl<K: Cached> RunningInformer<K> {
         }
     }
 
-    fn start_handlers(&mut self) {
-        let drain = self.shared.options.drain.is_some();
-        for (subscriber, callback) in self.shared.take_new_handlers() {
-            self.handlers.spawn(subscriber::drive(subscriber, callback, drain));
-        }
-    }
-
     fn start_lane(
         &mut self,
         scope: LaneScope,
-        source: Arc<dyn ListWatch<Object = K>>,
-        saved: Option<Replacement<K>>,
+        source: Arc<dyn AnySource>,
+        saved: Option<Replacement<AnyObject>>,
     ) {
         let lane = LaneTask {
-            shared: Arc::clone(&self.shared),
+            informer: Arc::clone(&self.informer),
             scope,
             source,
             saved,
@@ -183,11 +162,10 @@ impl<K: Cached> RunningInformer<K> {
         while let Some(ended) = self.lanes.join_next().await {
             joined(ended);
         }
-        self.start_handlers(); // also start and stop handlers that were just added
-        for subscriber in &self.shared.core().subscribers {
-            subscriber.stop();
-        }
-        let grace = self.shared.options.drain.unwrap_or(HANDLER_GRACE);
+        // Also starts and stops handlers that were just added.
+        self.informer.start_handlers(&mut self.handlers);
+        self.informer.stop_subscribers();
+        let grace = self.informer.options().drain.unwrap_or(HANDLER_GRACE);
         let all = async {
             while let Some(ended) = self.handlers.join_next().await {
                 joined(ended);
@@ -195,7 +173,7 @@ impl<K: Cached> RunningInformer<K> {
         };
         if timeout(grace, all).await.is_err() {
             tracing::warn!(
-                informer = self.shared.options.name,
+                informer = self.informer.options().name,
                 "handlers did not return within the grace period and were cancelled"
             );
             self.handlers.shutdown().await;
@@ -220,24 +198,24 @@ fn joined<T>(ended: Result<T, JoinError>) -> Option<T> {
 }
 
 /// One lane: its reflector and the consumer of its queue.
-struct LaneTask<K: Cached> {
-    shared: Arc<InformerInner<K>>,
+struct LaneTask {
+    informer: Arc<dyn LaneHost>,
     scope: LaneScope,
-    source: Arc<dyn ListWatch<Object = K>>,
-    saved: Option<Replacement<K>>,
+    source: Arc<dyn AnySource>,
+    saved: Option<Replacement<AnyObject>>,
     resync: Arc<Notify>,
 }
 
-impl<K: Cached> LaneTask<K> {
+impl LaneTask {
     async fn run(self, stop: CancellationToken) {
-        let LaneTask { shared, scope, source, saved, resync } = self;
+        let LaneTask { informer, scope, source, saved, resync } = self;
         let (producer, consumer) = delta_queue::queue();
-        shared.lane_opened(&scope, producer.len_reader(), &source);
+        informer.lane_opened(&scope, producer.len_reader(), &source);
         let reflector =
-            Reflector::new(Arc::clone(&shared), scope.clone(), source, producer, saved, resync);
+            Reflector::new(Arc::clone(&informer), scope.clone(), source, producer, saved, resync);
         let mut parts = JoinSet::new();
         parts.spawn(reflector.run(stop));
-        consume(&shared, &scope, consumer).await;
+        consume(&*informer, &scope, consumer).await;
         while let Some(ended) = parts.join_next().await {
             joined(ended);
         }
@@ -245,11 +223,7 @@ impl<K: Cached> LaneTask<K> {
 }
 
 /// Applies deltas until the reflector has ended and the queue is empty.
-async fn consume<K: Cached>(
-    shared: &InformerInner<K>,
-    scope: &LaneScope,
-    mut consumer: Consumer<K>,
-) {
+async fn consume(informer: &dyn LaneHost, scope: &LaneScope, mut consumer: Consumer<AnyObject>) {
     let mut synced = false;
     let mut resync = ResyncProgress::Idle;
     loop {
@@ -260,21 +234,21 @@ async fn consume<K: Cached>(
         let work = consumer.process(|batch| {
             first = batch.deltas.first().and_then(Delta::key).cloned();
             count = batch.deltas.len();
-            if shared.apply(scope, batch) {
+            if informer.apply(scope, batch) {
                 resync = ResyncProgress::After(None);
             }
         });
         let took = started.elapsed();
         if is_slow(waiting, count, took) {
-            let (informer, key) = (&shared.options.name, first.as_ref().map(Key::as_str));
+            let (informer, key) = (&informer.options().name, first.as_ref().map(Key::as_str));
             tracing::warn!(informer, key, count, waiting, ?took, "applying deltas is slow");
         }
         if !synced && consumer.has_synced() {
             synced = true;
-            shared.lane_synced(scope);
+            informer.lane_synced(scope);
         }
         if let ResyncProgress::After(key) = &resync {
-            resync = match shared.resync_slice(scope, key.as_ref()) {
+            resync = match informer.resync_slice(scope, key.as_ref()) {
                 Some(last) => ResyncProgress::After(Some(last)),
                 None => ResyncProgress::Idle,
             };

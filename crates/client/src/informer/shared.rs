@@ -11,7 +11,6 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::delta_queue::Batch;
 use crate::indexer::Store;
 use crate::indexer::index::IndexFailure;
 use crate::indexer::writer::{ApplyOutcome, LaneScope, Writer};
@@ -22,6 +21,7 @@ use crate::observe::{InformerObserver, StoreReadings};
 use crate::random::Random;
 use crate::version::ResourceVersion;
 
+use super::lanes::LenReader;
 use super::subscriber::{Callback, Subscriber};
 use super::{ErrorHandler, Health, Options};
 
@@ -59,7 +59,7 @@ pub(crate) struct InformerInner<K: Cached> {
     /// The average size of objects, from the sources.
     pub(super) object_bytes: Mutex<Option<SizeReader>>,
     /// The lengths of the lanes' queues.
-    pub(super) queue_lens: Mutex<BTreeMap<LaneScope, Box<dyn Fn() -> usize + Send + Sync>>>,
+    pub(super) queue_lens: Mutex<BTreeMap<LaneScope, LenReader>>,
     pub(crate) observer: Option<InformerObserver>,
     pub(crate) random: Random,
 }
@@ -152,25 +152,6 @@ impl<K: Cached> InformerInner<K> {
         lens.values().map(|len| len()).sum()
     }
 
-    /// Applies a batch of one lane and notifies the subscribers. Returns whether the batch requests
-    /// a resync.
-    pub(crate) fn apply(&self, scope: &LaneScope, batch: Batch<K>) -> bool {
-        let started = Instant::now();
-        let mut core = self.core();
-        let applied = core.writer.apply(scope, batch);
-        let resync = applied.resync;
-        self.distribute(&mut core, applied, started);
-        let version = core.writer.state().version.clone();
-        drop(core);
-        if let Some(observer) = &self.observer {
-            observer.latency.observe_time(started.elapsed());
-            if let Some(version) = version {
-                observer.store_version.set(version.gauge());
-            }
-        }
-        resync
-    }
-
     pub(super) fn distribute(&self, core: &mut Core<K>, applied: ApplyOutcome<K>, now: Instant) {
         let ApplyOutcome {
             notifications, populated, index_failures, nameless, regressions, ..
@@ -212,12 +193,6 @@ impl<K: Cached> InformerInner<K> {
         }
     }
 
-    /// Calls the error handler without changing the health.
-    pub(crate) fn report_only(&self, error: &list_watch::Error) {
-        let handler = self.core().on_error.clone();
-        self.report(handler, error);
-    }
-
     pub(super) fn report(&self, handler: Option<ErrorHandler>, error: &list_watch::Error) {
         if let Some(handler) = handler {
             // A panic of the user's handler must not stop the informer.
@@ -226,29 +201,6 @@ impl<K: Cached> InformerInner<K> {
                 tracing::error!(informer = self.options.name, "the error handler panicked");
             }
         }
-    }
-
-    /// Records that a frame arrived, and its version.
-    pub(crate) fn frame_arrived(&self, scope: &LaneScope, version: Option<&ResourceVersion>) {
-        *self.last_frame.lock().expect("no code panics while it is held") = Some(Instant::now());
-        if let Some(version) = version {
-            let mut versions = self.last_versions.lock().expect("no code panics while it is held");
-            versions.insert(scope.clone(), version.clone());
-        }
-    }
-
-    /// Registers the queue length and the object size of a lane that starts.
-    pub(super) fn lane_opened(
-        &self,
-        scope: &LaneScope,
-        len: Box<dyn Fn() -> usize + Send + Sync>,
-        source: &Arc<dyn ListWatch<Object = K>>,
-    ) {
-        let mut lens = self.queue_lens.lock().expect("no code panics while it is held");
-        lens.insert(scope.clone(), len);
-        let source = Arc::clone(source);
-        let read: SizeReader = Box::new(move || source.mean_object_bytes());
-        *self.object_bytes.lock().expect("no code panics while it is held") = Some(read);
     }
 
     pub(crate) fn debug_dump(&self) -> serde_json::Value {

@@ -1,8 +1,9 @@
 //! Tests of the reflector with parts of it dropped.
 
+use super::source::TypedSource;
 use super::*;
 use crate::delta_queue::queue;
-use crate::informer::Options;
+use crate::informer::{InformerInner, Options};
 use crate::object::ResourceType;
 use crate::script::Script;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -12,10 +13,10 @@ use k8s_openapi::api::core::v1::ConfigMap;
 async fn a_resync_that_fails_ends_the_watch() {
     let (script, source) = Script::<ConfigMap>::new();
     let options = Options::new("maps", ResourceType::of::<ConfigMap>(&()));
-    let shared = InformerInner::new(options);
+    let shared = InformerInner::<ConfigMap>::new(options);
     let (producer, consumer) = queue();
     let resync = Arc::new(Notify::new());
-    let source = Arc::new(source);
+    let source = Arc::new(TypedSource(Arc::new(source)));
     let mut reflector =
         Reflector::new(shared, LaneScope::All, source, producer, None, Arc::clone(&resync));
     reflector.machine.resume_from("5".into());

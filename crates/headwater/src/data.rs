@@ -66,7 +66,7 @@ pub(crate) fn restore(flags: &RestoreFlags) -> Result<()> {
 pub(crate) fn verify(flags: &VerifyFlags) -> Result<()> {
     let path = &flags.path;
     let found = if path.is_dir() {
-        let found = embedded::verify_dir(path, flags.deep);
+        let found = embedded::verify_dir(path);
         found.map(|found| format!("{} objects at revision {}", found.objects, found.revision))
     } else {
         embedded::verify_backup(path).map(|manifest| contents(&manifest))

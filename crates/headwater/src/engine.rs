@@ -86,7 +86,8 @@ async fn open(flags: &ServeFlags, data: &Path, clock: Arc<dyn Clock>) -> Result<
         _ => anyhow!(error),
     })?;
     let retention = Retention { age: flags.history_age, bytes: flags.history_bytes.0 };
-    let options = EmbeddedOptions { retention, clock, ..EmbeddedOptions::default() };
+    let salvage = flags.salvage;
+    let options = EmbeddedOptions { retention, salvage, clock, ..EmbeddedOptions::default() };
     let opened = move || Embedded::open_on(Arc::new(directory), options);
     let store = tokio::task::spawn_blocking(opened).await?;
     Ok(Engine::Embedded(

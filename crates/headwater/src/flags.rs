@@ -148,6 +148,10 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "RESOURCE=N", value_delimiter = ',', value_parser = quantity::parse_size)]
     pub(crate) watch_cache_sizes: Vec<(String, usize)>,
 
+    /// Start a damaged store without the objects that cannot be read, and log them
+    #[arg(long, conflicts_with = "memory")]
+    pub(crate) salvage: bool,
+
     /// How long history is kept on disk, for watches and lists of past revisions
     #[arg(long, value_name = "TIME", default_value = "6h", value_parser = parse_duration)]
     pub(crate) history_age: Duration,
@@ -249,10 +253,6 @@ pub(crate) struct RestoreFlags {
 pub(crate) struct VerifyFlags {
     /// Backup file, or data directory of a stopped server
     pub(crate) path: PathBuf,
-
-    /// Also check every row of a data directory
-    #[arg(long)]
-    pub(crate) deep: bool,
 }
 
 #[cfg(test)]

@@ -100,6 +100,7 @@ impl Session {
             compacted: self.compacted(),
             disk_bytes: self.disk_bytes.load(Ordering::Relaxed),
             trouble: self.client.trouble().or_else(|| watch_trouble.clone()),
+            damage: None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The embedded engine: a durable store for one process, based on redb.
+//! The embedded engine: a durable store for one process, whose log is the store.
 //!
 //! River: server writes → **store** → watch cache.
 //! Promise: an acknowledged write survives a crash at any time, no write is visible before it is
@@ -7,35 +7,38 @@
 
 pub mod disk;
 mod row;
-mod page_buffer;
-mod bulk;
-mod file;
-mod tail;
-mod snapshot;
+mod roster;
 mod frame;
-mod wal;
-mod overlay;
-mod check;
+mod scan;
+mod segment;
+mod index;
 mod head;
+mod format;
+mod log;
+mod published;
 mod mailbox;
 mod expiry;
-mod pending;
-mod absorb;
-mod background;
-mod published;
 mod group;
 mod retention;
 mod space;
+mod survey;
+mod load;
+mod salvage;
 mod start;
-mod undo;
+mod cleaner;
+mod scrub;
 mod watch;
 mod writer;
+mod archive;
 mod backup;
+mod restore;
 mod verify;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 
@@ -50,18 +53,16 @@ use crate::store::{
     Write,
 };
 use disk::{Directory, Disk};
-use file::{DATA, DataFile};
 use mailbox::Mailbox;
-use published::{Contents, Published};
-use row::State;
-use snapshot::StoreSnapshot;
-use undo::Undos;
+use published::Published;
+use segment::{RowReader, Segment};
 use watch::Cursor;
 use writer::Writer;
 
-pub use backup::{Count, Manifest, restore, verify_backup};
+pub use archive::{Count, Manifest, verify_backup};
+pub use format::Identity;
+pub use restore::restore;
 pub use retention::Retention;
-pub use row::Identity;
 pub use verify::{Verified, verify_dir};
 
 /// How an [`Embedded`] behaves.
@@ -71,16 +72,10 @@ pub struct Options {
     pub value_max: usize,
     /// How much history is kept without being asked.
     pub retention: Retention,
-    /// Memory for pages of the data file, in bytes. Values are read rarely: the watch cache has
-    /// them; this is for the trees.
-    pub cache_bytes: usize,
-    /// What the write-ahead log takes before it is brought into the data file, in bytes. There may
-    /// be twice as much, on disk and in memory.
-    pub wal_bytes: u64,
-    /// What a file of large rows takes before the next one is begun, in bytes.
-    pub bulk_bytes: u64,
-    /// Rows of so many bytes and more are large.
-    pub large_bytes: usize,
+    /// The size of a segment of the log, in bytes.
+    pub segment_bytes: u64,
+    /// Start a damaged store without the data that cannot be read.
+    pub salvage: bool,
     /// The time of day, for timestamps and for times to live over a restart.
     pub clock: Arc<dyn Clock>,
 }
@@ -90,10 +85,8 @@ impl Default for Options {
         Options {
             value_max: VALUE_MAX,
             retention: Retention::default(),
-            cache_bytes: 40 << 20,
-            wal_bytes: 4 << 20,
-            bulk_bytes: 64 << 20,
-            large_bytes: 1 << 10,
+            segment_bytes: 32 << 20,
+            salvage: false,
             clock: Arc::new(SystemClock),
         }
     }
@@ -104,10 +97,8 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("value_max", &self.value_max)
             .field("retention", &self.retention)
-            .field("cache_bytes", &self.cache_bytes)
-            .field("wal_bytes", &self.wal_bytes)
-            .field("bulk_bytes", &self.bulk_bytes)
-            .field("large_bytes", &self.large_bytes)
+            .field("segment_bytes", &self.segment_bytes)
+            .field("salvage", &self.salvage)
             .finish_non_exhaustive()
     }
 }
@@ -126,13 +117,19 @@ impl fmt::Debug for Options {
 #[derive(Debug)]
 pub struct Embedded {
     shared: Arc<Shared>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Option<Threads>>,
+}
+
+#[derive(Debug)]
+struct Threads {
+    writer: JoinHandle<()>,
+    scrub: JoinHandle<()>,
+    /// The scrub stops when this is dropped.
+    stop_scrub: mpsc::Sender<()>,
 }
 
 impl Embedded {
-    /// Opens the store in a directory, making it if there is none. Blocks while it reads the keys,
-    /// and the whole file if it had not been closed; else that is read beside, and the first write
-    /// waits for it.
+    /// Opens the store in a directory, or creates it. Blocks while it reads all rows.
     pub fn open(dir: &Path, options: Options) -> Result<Embedded, Error> {
         let unavailable = |error: io::Error| Error::Unavailable(error.to_string());
         Embedded::open_on(Arc::new(Directory::lock(dir).map_err(unavailable)?), options)
@@ -140,57 +137,62 @@ impl Embedded {
 
     /// Opens the store on any disk.
     pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Embedded, Error> {
-        let start::Started { loaded, head, wal, check } = start::start(&*disk, &options)?;
-        let ages = start::ages(&loaded, options.clock.now().as_millisecond());
-        let start::Loaded { file, contents, .. } = loaded;
-        let Contents { published, state, absorber, expiries } = contents;
+        let start::Started { identity, published, log, expiries, ages } =
+            start::start(&disk, &options)?;
         let shared = Arc::new(Shared {
             disk,
             options,
-            identity: file.identity,
+            identity,
             newest: tokio::sync::watch::Sender::new(published.newest),
-            file: RwLock::new(Some(file)),
             published: RwLock::new(published),
             mailbox: Mailbox::new(),
-            release: tokio::sync::watch::Sender::new(false),
-            undos: Undos::default(),
-            report: Mutex::new(Report { state, ..Report::default() }),
+            closed: tokio::sync::watch::Sender::new(false),
+            report: Mutex::default(),
         });
-        let known = (state, absorber, expiries);
-        let writer = Writer::new(shared.clone(), (head, wal), check, known, ages);
-        let thread = std::thread::Builder::new().name("store-writer".into());
-        let thread = thread.spawn(move || writer.run());
-        let thread = thread.map_err(|error| Error::Unavailable(error.to_string()))?;
-        Ok(Embedded { shared, writer: Mutex::new(Some(thread)) })
+        let writer = Writer::new(shared.clone(), log, expiries, ages);
+        let writer = thread("store-writer", move || writer.run())?;
+        let (stop_scrub, stopped) = mpsc::channel();
+        let scrubbed = shared.clone();
+        let scrub = thread("store-scrub", move || scrub::run(&scrubbed, &stopped))?;
+        let threads = Mutex::new(Some(Threads { writer, scrub, stop_scrub }));
+        Ok(Embedded { shared, threads })
     }
 
-    /// Who this store is.
+    /// The identity of the store.
     pub fn identity(&self) -> Identity {
         self.shared.identity
     }
 
-    /// What the store holds, in numbers.
+    /// The content of the store in numbers.
     pub fn usage(&self) -> Usage {
-        let Report { state, transactions, .. } = *self.shared.report();
+        let totals = self.shared.published().index.totals();
         Usage {
-            objects: state.objects,
-            object_bytes: state.object_bytes,
-            history_bytes: state.history_bytes(),
-            versions: state.log_rows,
-            transactions,
+            objects: totals.objects,
+            object_bytes: totals.object_bytes,
+            history_bytes: totals.history_bytes,
+            versions: totals.rows,
+            transactions: self.shared.report().transactions,
         }
     }
 
-    /// Stops taking writes, finishes those that wait, and closes the file. Blocks until it is
-    /// done; dropping the engine does the same.
+    /// Stops accepting writes and completes those that wait. Blocks until it is done; dropping the
+    /// engine does the same.
     pub fn close(&self) {
         self.shared.mailbox.close();
-        let writer = lock(&self.writer).take();
-        if let Some(writer) = writer {
-            // It catches its panics; if it panicked all the same, there is nothing left to close.
-            let _ = writer.join();
-        }
+        let Some(Threads { writer, scrub, stop_scrub }) = lock(&self.threads).take() else {
+            return;
+        };
+        drop(stop_scrub);
+        // They catch their panics; if one panicked all the same, there is nothing left to do.
+        let _ = writer.join();
+        let _ = scrub.join();
+        self.shared.closed.send_replace(true);
     }
+}
+
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    let thread = std::thread::Builder::new().name(name.into()).spawn(work);
+    thread.map_err(|error| Error::Unavailable(error.to_string()))
 }
 
 impl Drop for Embedded {
@@ -199,19 +201,18 @@ impl Drop for Embedded {
     }
 }
 
-/// What a store holds, in numbers.
+/// The content of a store in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Keys that have a value.
     pub objects: u64,
-    /// Bytes of their rows.
+    /// The bytes of their rows.
     pub object_bytes: u64,
-    /// Bytes of rows kept only for the past.
+    /// The bytes of rows that are needed only for older states.
     pub history_bytes: u64,
     /// Rows of both.
     pub versions: u64,
-    /// Groups written to the log and transactions on the data file since the start, each with one
-    /// sync.
+    /// Frames written since the start, each with one sync.
     pub transactions: u64,
 }
 
@@ -250,40 +251,39 @@ impl Store for Embedded {
             let published = self.shared.published();
             (published.newest, published.compacted)
         };
-        let trouble = self.shared.trouble();
-        StoreCondition { revision, compacted, disk_bytes: self.shared.disk_bytes(), trouble }
+        let disk_bytes = self.shared.disk_bytes();
+        let report = self.shared.report();
+        let trouble = report.trouble.clone().or_else(|| report.full.clone());
+        StoreCondition { revision, compacted, disk_bytes, trouble, damage: report.damage.clone() }
     }
 }
 
-/// What the engine, its writer and its watchers have in common.
+/// The state that the engine, its threads and its watchers share.
 #[derive(Debug)]
 struct Shared {
     disk: Arc<dyn Disk>,
     options: Options,
     identity: Identity,
-    /// `None` once it is closed, and while it is opened again after a failure. Readers hold the
-    /// lock while they read, so closing waits for them. Taken before `published`.
-    file: RwLock<Option<DataFile>>,
     published: RwLock<Published>,
     newest: tokio::sync::watch::Sender<Revision>,
     mailbox: Mailbox,
-    /// Whoever holds the file for long lets go of it while this is true.
-    release: tokio::sync::watch::Sender<bool>,
-    undos: Undos,
+    closed: tokio::sync::watch::Sender<bool>,
     report: Mutex<Report>,
 }
 
-/// What the writer reports.
+/// What the threads report.
 #[derive(Debug, Default)]
 struct Report {
-    /// The sums after the last commit.
-    state: State,
-    /// How many syncs there were, of commits and of what brings them into the data file.
+    /// The number of frames.
     transactions: u64,
-    /// Why the file cannot be used, if so.
+    /// Why the last write failed, if so.
     trouble: Option<String>,
     /// Why only deletes are accepted, if so.
     full: Option<String>,
+    /// The first damage that was found while serving.
+    damage: Option<String>,
+    /// Segments that the cleaner cannot read.
+    damaged_segments: BTreeSet<u64>,
 }
 
 impl Shared {
@@ -294,82 +294,48 @@ impl Shared {
     ) -> Result<T, Error> {
         let shared = self.clone();
         let read = tokio::task::spawn_blocking(move || read(&shared));
-        match read.await {
-            Ok(result) => result,
-            Err(error) if error.is_panic() => Err(Error::Damaged {
-                place: DATA.into(),
-                why: "the storage engine failed on damaged pages".into(),
-            }),
-            Err(_) => Err(Error::Unavailable("the process is stopping".into())),
-        }
+        let stopping = |_| Err(Error::Unavailable("the process is stopping".into()));
+        read.await.unwrap_or_else(stopping)
     }
 
     fn get(&self, key: &Key) -> Result<Option<Record>, Error> {
-        self.with_file(|file| {
+        let (row, reader) = {
             let published = self.published();
-            let Some(revision) = published.index.get(key).copied() else { return Ok(None) };
-            if let Some(change) = published.recent.get(revision) {
-                return Ok(Some(Record {
-                    key: key.clone(),
-                    revision,
-                    value: change.value.clone(),
-                }));
+            let Some(row) = published.index.newest(key.as_str()) else { return Ok(None) };
+            if let Some(change) = published.recent.get(row.revision) {
+                let (key, value) = (key.clone(), change.value.clone());
+                return Ok(Some(Record { key, revision: row.revision, value }));
             }
-            let snapshot = published.snapshot(file)?;
-            drop(published);
-            let value = snapshot.value(key, revision)?;
-            Ok(Some(Record { key: key.clone(), revision, value }))
-        })
+            (row, self.reader(&published)?)
+        };
+        let version = reader.version(row, key.as_str())?;
+        Ok(Some(Record { key: key.clone(), revision: row.revision, value: version.value }))
     }
 
     fn range(&self, range: &Range) -> Result<RangePage, Error> {
-        self.with_file(|file| {
+        let (rows, more, at, reader) = {
             let published = self.published();
             let at = range.at.unwrap_or(published.newest);
             published.check_kept(at)?;
             published.check_reached(at)?;
-            // The snapshot is taken under the lock: nothing at `at` is dropped before it.
-            let snapshot = published.snapshot(file)?;
-            let (positions, more) = if at == published.newest {
-                let found = published.positions(range);
-                drop(published);
-                found
-            } else {
-                drop(published);
-                self.undos.positions(&snapshot, at, range)?
-            };
-            let records = read_records(&snapshot, positions)?;
-            Ok(RangePage { records, revision: at, more })
-        })
+            let (rows, more) = published.index.range(range, at);
+            (rows, more, at, self.reader(&published)?)
+        };
+        Ok(RangePage { records: reader.records(rows)?, revision: at, more })
     }
 
-    /// Works with the open file; fails if there is none.
-    fn with_file<T>(&self, work: impl FnOnce(&DataFile) -> Result<T, Error>) -> Result<T, Error> {
-        let file = lock::read(&self.file);
-        match &*file {
-            Some(file) => work(file),
-            None => {
-                let trouble = self.trouble();
-                Err(Error::Unavailable(trouble.unwrap_or_else(|| "the store is closed".into())))
-            }
+    /// Reads rows from disk, unless the store is closed.
+    fn reader(&self, published: &Published) -> Result<RowReader, Error> {
+        match *self.closed.borrow() {
+            true => Err(Error::Unavailable("the store is closed".into())),
+            false => Ok(published.reader(self.identity.seed())),
         }
     }
 
-    /// Whether the open file refuses everything because something failed.
-    fn has_failed(&self) -> bool {
-        let file = lock::read(&self.file);
-        file.as_ref().is_some_and(|file| file.health.failed())
-    }
-
-    /// Takes the file to close it, once all who read it are done.
-    fn take_file(&self) -> Option<DataFile> {
-        self.release.send_replace(true);
-        lock::write(&self.file).take()
-    }
-
-    fn put_file(&self, file: DataFile) {
-        self.release.send_replace(false);
-        *lock::write(&self.file) = Some(file);
+    /// Makes a segment readable.
+    fn add_segment(&self, segment: Arc<Segment>) {
+        let mut published = self.published_mut();
+        Arc::make_mut(&mut published.segments).insert(segment.number, segment);
     }
 
     fn published(&self) -> RwLockReadGuard<'_, Published> {
@@ -384,33 +350,25 @@ impl Shared {
         lock(&self.report)
     }
 
-    /// Why writes fail, if they do.
-    fn trouble(&self) -> Option<String> {
-        let report = self.report();
-        report.trouble.clone().or_else(|| report.full.clone())
+    /// Records damage that was found while serving.
+    fn report_damage(&self, error: &Error) {
+        let Error::Damaged { place, .. } = error else { return };
+        let mut report = self.report();
+        let segment = place.split(',').next().and_then(Segment::number_of);
+        report.damaged_segments.extend(segment);
+        report.damage.get_or_insert_with(|| error.to_string());
     }
 
     fn disk_bytes(&self) -> u64 {
-        // While the file is being closed its size does not matter.
-        match self.file.try_read() {
-            Ok(file) => file.as_ref().map_or(0, |file| file.health.bytes()),
-            Err(_) => 0,
-        }
+        let segments = self.published().segments.clone();
+        segments.values().filter_map(|segment| segment.file.len().ok()).sum()
     }
 }
 
-/// Reads values in the order they lie on disk, and returns them in the order they were asked for.
-fn read_records(
-    snapshot: &StoreSnapshot,
-    positions: Vec<(Key, Revision)>,
-) -> Result<Vec<Record>, Error> {
-    let mut order: Vec<(usize, (Key, Revision))> = positions.into_iter().enumerate().collect();
-    order.sort_unstable_by_key(|(_, (_, revision))| *revision);
-    let mut records = Vec::with_capacity(order.len());
-    for (place, (key, revision)) in order {
-        let value = snapshot.value(&key, revision)?;
-        records.push((place, Record { key, revision, value }));
-    }
-    records.sort_unstable_by_key(|(place, _)| *place);
-    Ok(records.into_iter().map(|(_, record)| record).collect())
+fn damaged(disk: &dyn Disk, name: &str, why: &str) -> Error {
+    Error::Damaged { place: format!("{}/{name}", disk.place()), why: why.into() }
+}
+
+fn unavailable(disk: &dyn Disk, name: &str, error: &io::Error) -> Error {
+    Error::Unavailable(format!("{}/{name}: {error}", disk.place()))
 }

@@ -146,6 +146,7 @@ impl Store for Memory {
             compacted: state.compacted,
             disk_bytes: 0,
             trouble: None,
+            damage: None,
         }
     }
 }

@@ -234,6 +234,8 @@ pub struct StoreCondition {
     pub disk_bytes: u64,
     /// Why writes fail at the moment, if they do.
     pub trouble: Option<String>,
+    /// The first damage that was found in stored data while the store served, if any.
+    pub damage: Option<String>,
 }
 
 /// Why the store failed or refused.

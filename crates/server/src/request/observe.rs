@@ -184,6 +184,15 @@ pub(crate) fn cache(metrics: &Metrics, cache: &Cache) {
             samples.push(&[&name], watched.snapshot(resource).len() as f64);
         });
     });
+    let store = Arc::clone(cache.store());
+    let desc = Desc {
+        name: "headwater_store_damage",
+        help: "1 if damage was found in stored data since the start; the log has the position.",
+        labels: &[],
+    };
+    registry.observed(desc, move |samples| {
+        samples.push(&[], f64::from(u8::from(store.condition().damage.is_some())));
+    });
     let watched = cache.clone();
     let desc =
         Desc { name: "headwater_watchers", help: "Watches that are open.", labels: GROUP_RESOURCE };

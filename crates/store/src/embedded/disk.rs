@@ -7,15 +7,42 @@
 use std::fmt::Debug;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
+use std::num::NonZero;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use redb::StorageBackend;
+use rustix::fs::Advice;
+
+/// An open file.
+pub trait DiskFile: Debug + Send + Sync + 'static {
+    /// Its length.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether it is empty.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Fills `out`, or fails.
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `data`.
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+
+    /// Changes the length; added bytes are zero.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Makes everything written so far durable.
+    fn sync_data(&self) -> io::Result<()>;
+
+    /// Asks the operating system to forget its copy, so that the next read reaches the disk.
+    fn drop_cache(&self, offset: u64, len: u64);
+}
 
 /// Some named files.
 pub trait Disk: Debug + Send + Sync + 'static {
     /// Opens a file, making it if it is not there.
-    fn open(&self, name: &str) -> io::Result<Box<dyn StorageBackend>>;
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
 
     /// Whether there is a file of that name.
     fn exists(&self, name: &str) -> io::Result<bool>;
@@ -72,14 +99,16 @@ impl Directory {
     }
 }
 
-/// Makes a directory that is there after a power cut too.
+/// Makes a directory that is there after a power cut too, with all its parents.
 fn make(path: &Path) -> io::Result<()> {
     if fs::exists(path)? {
         return Ok(());
     }
-    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    let parent = parent.unwrap_or(Path::new("."));
+    make(parent)?;
+    DirBuilder::new().mode(0o700).create(path)?;
+    File::open(parent)?.sync_all()
 }
 
 /// Takes the lock of a directory that is only read; a copy of one may have none.
@@ -105,7 +134,7 @@ fn take(lock: &File, path: &Path) -> io::Result<()> {
 }
 
 impl Disk for Directory {
-    fn open(&self, name: &str) -> io::Result<Box<dyn StorageBackend>> {
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         Ok(Box::new(PlainFile(owned().open(self.path.join(name))?)))
     }
 
@@ -114,9 +143,7 @@ impl Disk for Directory {
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
-        let name =
-            |entry: io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
-        fs::read_dir(&self.path)?.map(name).collect()
+        names(&self.path)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -139,11 +166,9 @@ impl Disk for Directory {
 
     fn allocate(&self, name: &str, bytes: u64) -> io::Result<()> {
         let file = owned().open(self.path.join(name))?;
-        if file.metadata()?.len() != bytes {
-            file.set_len(bytes)?;
-            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)?;
-        }
-        Ok(())
+        file.set_len(bytes)?;
+        // Also if it had that length: it may be a hole.
+        Ok(rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)?)
     }
 
     fn place(&self) -> String {
@@ -151,8 +176,15 @@ impl Disk for Directory {
     }
 }
 
+/// The names of all files in a directory.
+pub(super) fn names(path: &Path) -> io::Result<Vec<String>> {
+    let name =
+        |entry: io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
+    fs::read_dir(path)?.map(name).collect()
+}
+
 /// A file that is only read.
-pub(super) fn read_only(path: &Path) -> io::Result<Box<dyn StorageBackend>> {
+pub(super) fn read_only(path: &Path) -> io::Result<Box<dyn DiskFile>> {
     Ok(Box::new(PlainFile(File::open(path)?)))
 }
 
@@ -171,7 +203,7 @@ fn named(what: &str, path: &Path, error: &io::Error) -> io::Error {
 #[derive(Debug)]
 struct PlainFile(File);
 
-impl StorageBackend for PlainFile {
+impl DiskFile for PlainFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }
@@ -190,5 +222,10 @@ impl StorageBackend for PlainFile {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.0.write_all_at(data, offset)
+    }
+
+    fn drop_cache(&self, offset: u64, len: u64) {
+        // Only advice: a read from memory is still correct.
+        let _ = rustix::fs::fadvise(&self.0, offset, NonZero::new(len), Advice::DontNeed);
     }
 }

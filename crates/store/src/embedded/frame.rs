@@ -1,166 +1,310 @@
-//! Frames: the byte format of groups in the write-ahead log.
+//! Frames: the byte format of one write to a segment.
 //!
-//! River: group → **frame** → write-ahead log.
-//! Promise: a frame has a CRC32C over its content and the incarnation of the store, so a torn,
-//! changed or foreign frame is not taken for a group.
+//! River: group → **frame** → segment.
+//! Promise: a frame is read completely or not at all. Its checksums cover the incarnation of the
+//! store, the number of the segment and the sequence, so a torn frame, a changed bit, and a frame
+//! that a recycled file still holds from its earlier use are not taken for a frame.
 //!
 //! ```text
 //! 0   8  the mark
-//! 8   4  CRC32C over the incarnation and the rest
-//! 12  4  bytes of the rows
-//! 16  8  generation: how often a log file was restarted from its beginning
-//! 24  8  the newest revision with it
-//! 32  8  the compacted revision
-//! 40  8  objects
-//! 48  8  bytes of their rows
-//! 56  8  rows
-//! 64     the rows, each: length (4), log row; then zeros up to a multiple of 8
+//! 8   4  CRC32C over the incarnation and the rest of the header
+//! 12  4  length of the payload
+//! 16  8  number of the segment
+//! 24  8  sequence
+//! 32  8  the newest revision with this frame
+//! 40  8  the compacted revision
+//! 48  4  number of rows
+//! 52  4  length of the roster
+//! 56  4  digest: CRC32C over the checksums of the rows and the roster
+//! 60  4  1 in a base segment, else 0
+//! 64     the payload: the rows, the roster; then zeros up to a multiple of 4096
 //! ```
 
-use bytes::Bytes;
 use headwater_api::Revision;
 
-use super::row::{Bad, LogRow, RowReader, Seed, State};
-use super::tail::Sums;
+use super::roster::Roster;
+use super::row::{Bad, FieldReader, Row, Seed, row_sum};
+
+/// Frames start at multiples of this: an append never rewrites a block of an earlier frame.
+pub(super) const BLOCK: usize = 4096;
+
+pub(super) const HEADER: usize = 64;
 
 const MARK: &[u8; 8] = b"hw frame";
 
-const HEADER: usize = 64;
-
-/// What comes before each row.
-const ROW_HEADER: usize = 4;
-
-/// Frames start at multiples of this.
-pub(super) const ALIGN: usize = 8;
-
-/// Rows on their way into a frame.
-#[derive(Debug)]
-pub(super) struct Draft {
-    bytes: Vec<u8>,
-    /// Where each row is.
-    rows: Vec<std::ops::Range<usize>>,
+/// The fields of a frame that describe its position and the state after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FrameHeader {
+    pub(super) segment: u64,
+    pub(super) sequence: u64,
+    pub(super) newest: Revision,
+    pub(super) compacted: Revision,
+    pub(super) is_base: bool,
+    pub(super) rows: u32,
+    pub(super) roster_len: u32,
+    pub(super) payload_len: u32,
+    pub(super) digest: u32,
 }
 
-/// A group as it is written.
+impl FrameHeader {
+    fn encode(&self, seed: Seed, out: &mut [u8]) {
+        out[..8].copy_from_slice(MARK);
+        out[12..16].copy_from_slice(&self.payload_len.to_le_bytes());
+        let numbers = [self.segment, self.sequence, self.newest.0, self.compacted.0];
+        for (field, number) in out[16..48].chunks_exact_mut(8).zip(numbers) {
+            field.copy_from_slice(&number.to_le_bytes());
+        }
+        let numbers = [self.rows, self.roster_len, self.digest, u32::from(self.is_base)];
+        for (field, number) in out[48..HEADER].chunks_exact_mut(4).zip(numbers) {
+            field.copy_from_slice(&number.to_le_bytes());
+        }
+        let sum = seed.sum(&out[12..HEADER]);
+        out[8..12].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    /// The header at the beginning of some bytes; `None` if there is none.
+    pub(super) fn decode(seed: Seed, bytes: &[u8]) -> Option<FrameHeader> {
+        let bytes = bytes.first_chunk::<HEADER>()?;
+        if &bytes[..8] != MARK || seed.sum(&bytes[12..]) != row_sum(&bytes[8..12]) {
+            return None;
+        }
+        let mut fields = FieldReader(&bytes[12..]);
+        let payload_len = fields.u32().ok()?;
+        let (segment, sequence) = (fields.u64().ok()?, fields.u64().ok()?);
+        let (newest, compacted) = (Revision(fields.u64().ok()?), Revision(fields.u64().ok()?));
+        let (rows, roster_len) = (fields.u32().ok()?, fields.u32().ok()?);
+        let (digest, is_base) = (fields.u32().ok()?, fields.u32().ok()? == 1);
+        Some(FrameHeader {
+            segment,
+            sequence,
+            newest,
+            compacted,
+            is_base,
+            rows,
+            roster_len,
+            payload_len,
+            digest,
+        })
+    }
+
+    /// The length of the frame on disk.
+    pub(super) fn len(&self) -> u64 {
+        frame_len(self.payload_len as usize) as u64
+    }
+}
+
+fn frame_len(payload: usize) -> usize {
+    (HEADER + payload).next_multiple_of(BLOCK)
+}
+
+/// A row of a frame: its offset in the frame and its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RowSpan {
+    pub(super) offset: u32,
+    pub(super) len: u32,
+}
+
+/// A frame that is being filled.
 #[derive(Debug)]
-pub(super) struct Frame {
-    pub(super) bytes: Bytes,
-    /// Its rows, which share their bytes with it.
-    pub(super) rows: Vec<Bytes>,
-    pub(super) edges: Edges,
+pub(super) struct Draft {
+    seed: Seed,
+    bytes: Vec<u8>,
+    rows: Vec<RowSpan>,
+    /// The digest of the rows so far.
+    digest: u32,
+    rows_end: usize,
+}
+
+/// The fields of a header that the draft does not know by itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FramePosition {
+    pub(super) segment: u64,
+    pub(super) sequence: u64,
+    pub(super) newest: Revision,
+    pub(super) compacted: Revision,
+    pub(super) is_base: bool,
 }
 
 impl Draft {
-    /// Nothing yet, with room for rows of so many bytes.
-    pub(super) fn with_capacity(bytes: usize) -> Draft {
-        let mut all = Vec::with_capacity(HEADER + bytes + ALIGN);
-        all.resize(HEADER, 0);
-        Draft { bytes: all, rows: Vec::new() }
+    /// An empty frame, with capacity for rows of so many bytes.
+    pub(super) fn new(seed: Seed, capacity: usize) -> Draft {
+        let mut bytes = Vec::with_capacity(frame_len(capacity));
+        bytes.resize(HEADER, 0);
+        Draft { seed, bytes, rows: Vec::new(), digest: 0, rows_end: HEADER }
     }
 
-    /// What the row of such a version takes.
-    pub(super) fn len_of(key: &str, value: &[u8]) -> usize {
-        ROW_HEADER + usize::try_from(LogRow::len_of(key, value)).unwrap_or_default()
-    }
-
-    pub(super) fn push(&mut self, seed: Seed, revision: Revision, row: &LogRow<'_>) {
-        let len = u32::try_from(row.len()).expect("a row is far below 4 GiB");
-        self.bytes.extend_from_slice(&len.to_le_bytes());
+    pub(super) fn push(&mut self, row: &Row<'_>) {
         let start = self.bytes.len();
-        row.encode(seed, revision, &mut self.bytes);
-        self.rows.push(start..self.bytes.len());
+        let sum = row.encode(self.seed, &mut self.bytes);
+        self.pushed(start, sum);
     }
 
-    /// What it will take on disk.
+    /// Adds a row that is encoded already.
+    pub(super) fn push_encoded(&mut self, row: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(row);
+        self.pushed(start, row_sum(row));
+    }
+
+    fn pushed(&mut self, start: usize, sum: u32) {
+        let offset = u32::try_from(start).expect("a frame is far below 4 GiB");
+        let len = u32::try_from(self.bytes.len() - start).expect("a row is far below 4 GiB");
+        self.rows.push(RowSpan { offset, len });
+        self.digest = crc32c::crc32c_append(self.digest, &sum.to_le_bytes());
+        self.rows_end = self.bytes.len();
+    }
+
+    pub(super) fn rows(&self) -> &[RowSpan] {
+        &self.rows
+    }
+
+    /// The length of the frame on disk, without a roster.
     pub(super) fn len(&self) -> usize {
-        self.bytes.len().next_multiple_of(ALIGN)
+        frame_len(self.rows_end - HEADER)
     }
 
-    /// Completes the frame with the state after the group.
-    pub(super) fn seal(self, seed: Seed, generation: u64, state: &State) -> Frame {
-        let Draft { mut bytes, rows } = self;
-        let rows_len = u32::try_from(bytes.len() - HEADER).expect("a group is far below 4 GiB");
-        bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
-        bytes[..8].copy_from_slice(MARK);
-        bytes[12..16].copy_from_slice(&rows_len.to_le_bytes());
-        let Sums { compacted, objects, object_bytes } = Sums::of(state);
-        let numbers =
-            [generation, state.newest.0, compacted.0, objects, object_bytes, rows.len() as u64];
-        for (place, number) in bytes[16..HEADER].chunks_exact_mut(8).zip(numbers) {
-            place.copy_from_slice(&number.to_le_bytes());
+    /// Completes the frame. May be called again for another position, if the first write failed.
+    pub(super) fn seal(
+        &mut self,
+        position: FramePosition,
+        roster: Option<&Roster>,
+    ) -> (&[u8], FrameHeader) {
+        let FramePosition { segment, sequence, newest, compacted, is_base } = position;
+        self.bytes.truncate(self.rows_end);
+        if let Some(roster) = roster {
+            roster.encode(&mut self.bytes);
         }
-        let sum = seed.sum(MARK, &bytes[12..]);
-        bytes[8..12].copy_from_slice(&sum.to_le_bytes());
-        let bytes = Bytes::from(bytes);
-        let rows = rows.into_iter().map(|row| bytes.slice(row)).collect();
-        Frame { bytes, rows, edges: Edges::of(state) }
+        let roster = &self.bytes[self.rows_end..];
+        let small = |len: usize| u32::try_from(len).expect("a frame is far below 4 GiB");
+        let header = FrameHeader {
+            segment,
+            sequence,
+            newest,
+            compacted,
+            is_base,
+            rows: small(self.rows.len()),
+            roster_len: small(roster.len()),
+            payload_len: small(self.bytes.len() - HEADER),
+            digest: crc32c::crc32c_append(self.digest, roster),
+        };
+        self.bytes.resize(self.bytes.len().next_multiple_of(BLOCK), 0);
+        header.encode(self.seed, &mut self.bytes[..HEADER]);
+        (&self.bytes, header)
     }
 }
 
-/// A group as it was read.
-#[derive(Debug)]
-pub(super) struct LoggedGroup {
-    pub(super) generation: u64,
-    pub(super) newest: Revision,
-    pub(super) sums: Sums,
-    pub(super) rows: Vec<Bytes>,
+/// A damaged frame: what is wrong, and the object if it is known.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct BadFrame {
+    pub(super) why: &'static str,
+    pub(super) key: Option<String>,
 }
 
-impl LoggedGroup {
-    /// The frame at a place, and its length.
-    pub(super) fn decode(
-        seed: Seed,
-        content: &Bytes,
-        at: usize,
-    ) -> Result<(LoggedGroup, usize), Bad> {
-        let mut fields = RowReader(content.get(at..).unwrap_or_default());
-        if fields.take(MARK.len())? != MARK {
-            return Err(Bad("no frame here"));
+/// Checks the payload of a frame and passes its rows on. Rows are passed on before the frame is
+/// known to be complete: the caller discards them if this fails.
+pub(super) fn read_payload<'a>(
+    seed: Seed,
+    header: &FrameHeader,
+    payload: &'a [u8],
+    mut each: impl FnMut(RowSpan, Row<'a>),
+) -> Result<Option<Roster>, BadFrame> {
+    let bad = |why, key| BadFrame { why, key };
+    let roster_at = payload.len().checked_sub(header.roster_len as usize);
+    let roster_at = roster_at.ok_or(bad("the roster is longer than the frame", None))?;
+    let (mut rows, roster) = payload.split_at(roster_at);
+    let (mut digest, mut offset) = (0, HEADER as u32);
+    for _ in 0..header.rows {
+        let row = Row::decode(seed, rows).map_err(|Bad(why)| {
+            let key = Row::parse(rows).ok().map(|row| row.key.to_owned());
+            bad(why, key)
+        })?;
+        let len = row.len() as u32;
+        digest = crc32c::crc32c_append(digest, &row_sum(rows).to_le_bytes());
+        each(RowSpan { offset, len }, row);
+        (offset, rows) = (offset + len, &rows[len as usize..]);
+    }
+    if !rows.is_empty() {
+        return Err(bad("there is data after the last row", None));
+    }
+    if crc32c::crc32c_append(digest, roster) != header.digest {
+        return Err(bad("the digest does not match", None));
+    }
+    match roster {
+        [] => Ok(None),
+        _ => Roster::decode(roster).map(Some).map_err(|Bad(why)| bad(why, None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::change::ChangeKind;
+    use crate::embedded::roster::SegmentSummary;
+
+    fn seed() -> Seed {
+        Seed::of(Uuid::from_u128(7))
+    }
+
+    fn row(n: u64) -> Row<'static> {
+        Row {
+            kind: ChangeKind::Created,
+            revision: Revision(n),
+            prev: Revision::ZERO,
+            time: 1,
+            expires: 0,
+            key: "/a",
+            value: &[7; 3_000],
         }
-        let (sum, rest) = (fields.u32()?, fields.0);
-        let rows_len = usize::try_from(fields.u32()?).unwrap_or(usize::MAX);
-        let len = HEADER.saturating_add(rows_len).checked_next_multiple_of(ALIGN);
-        let len = len.ok_or(Bad("the frame is truncated"))?;
-        let covered = rest.get(..len - SUM_END).ok_or(Bad("the frame is truncated"))?;
-        if seed.sum(MARK, covered) != sum {
-            return Err(Bad("the checksum does not match"));
+    }
+
+    fn position(segment: u64) -> FramePosition {
+        FramePosition {
+            segment,
+            sequence: 9,
+            newest: Revision(3),
+            compacted: Revision(1),
+            is_base: false,
         }
-        let generation = fields.u64()?;
-        let newest = Revision(fields.u64()?);
-        let compacted = Revision(fields.u64()?);
-        let sums = Sums { compacted, objects: fields.u64()?, object_bytes: fields.u64()? };
-        let count = fields.u64()?;
+    }
+
+    fn read(bytes: &[u8]) -> Option<(FrameHeader, Vec<u64>, Option<Roster>)> {
+        let header = FrameHeader::decode(seed(), bytes)?;
+        let payload = bytes.get(HEADER..HEADER + header.payload_len as usize)?;
         let mut rows = Vec::new();
-        for _ in 0..count {
-            let len = usize::try_from(fields.u32()?).unwrap_or(usize::MAX);
-            rows.push(content.slice_ref(fields.take(len)?));
+        let roster = read_payload(seed(), &header, payload, |_, row| rows.push(row.revision.0));
+        roster.ok().map(|roster| (header, rows, roster))
+    }
+
+    fn frame() -> (Vec<u8>, Roster) {
+        let mut draft = Draft::new(seed(), 100);
+        draft.push(&row(2));
+        draft.push(&row(3));
+        assert_eq!(draft.len(), 8192);
+        let roster = Roster { segments: vec![SegmentSummary { number: 4, ..Default::default() }] };
+        draft.seal(position(3), None);
+        let (bytes, _) = draft.seal(position(4), Some(&roster));
+        (bytes.to_vec(), roster)
+    }
+
+    #[test]
+    fn a_frame_is_read_as_it_was_written_also_if_it_was_sealed_twice() {
+        let (bytes, roster) = frame();
+        let (header, rows, found) = read(&bytes).unwrap();
+        assert_eq!((header.segment, header.sequence, header.len()), (4, 9, 8192));
+        assert_eq!((rows, found), (vec![2, 3], Some(roster)));
+    }
+
+    /// R14
+    #[test]
+    fn any_changed_bit_is_found_or_in_the_padding() {
+        let (bytes, _) = frame();
+        let end = HEADER + FrameHeader::decode(seed(), &bytes).unwrap().payload_len as usize;
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(read(&bad).is_none(), bit / 8 < end, "bit {bit}");
         }
-        Ok((LoggedGroup { generation, newest, sums, rows }, len))
-    }
-}
-
-/// Where what the checksum covers begins.
-const SUM_END: usize = 12;
-
-/// Where the next mark is, if there is one.
-pub(super) fn next_mark(content: &[u8]) -> Option<usize> {
-    content.chunks_exact(ALIGN).position(|bytes| bytes == MARK).map(|place| place * ALIGN)
-}
-
-/// How far something goes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Edges {
-    pub(super) newest: Revision,
-    pub(super) compacted: Revision,
-}
-
-impl Edges {
-    pub(super) fn of(state: &State) -> Edges {
-        Edges { newest: state.newest, compacted: state.compacted }
-    }
-
-    pub(super) fn max(self, other: Edges) -> Edges {
-        let compacted = self.compacted.max(other.compacted);
-        Edges { newest: self.newest.max(other.newest), compacted }
     }
 }

@@ -1,10 +1,9 @@
-//! A group: the writes of one sync, checked and staged.
+//! A group: the writes of one frame, checked and staged.
 //!
-//! River: mailbox → **group** → write-ahead log, one sync → published.
+//! River: mailbox → **group** → log, one sync → published.
 //! Promise: a write is staged completely or not at all, and sees the earlier writes of the group.
 //! No staged write is visible to readers before the group is durable.
 
-use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -12,73 +11,75 @@ use bytes::Bytes;
 use headwater_api::Revision;
 
 use super::expiry::Expiry;
-use super::file::{DataFile, damaged, value_of};
 use super::frame::Draft;
+use super::index::RowRef;
+use super::log::Edges;
 use super::published::Published;
-use super::row::{LiveRow, LogRow, State};
-use super::snapshot::{StoreSnapshot, TAIL_PLACE};
-use super::tail::Tail;
+use super::row::{Row, Seed};
 use crate::change::{Change, ChangeKind, Version};
 use crate::key::Key;
 use crate::store::{Action, Committed, Error, Guard, Op, Record, Write};
 
-/// Writes staged together.
+/// Writes that are staged together.
 pub(super) struct CommitGroup<'a> {
-    file: &'a DataFile,
-    /// Taken once a value is needed that is not in memory.
-    snapshot: OnceCell<StoreSnapshot>,
+    seed: Seed,
     /// The state before the group.
     before: &'a Published,
-    /// What this group made of the keys it touched.
-    touched: HashMap<Key, Option<LiveRow>>,
-    state: State,
-    changes: Vec<Change>,
+    /// The newest row of each key that the group changed.
+    touched: HashMap<Key, TouchedKey>,
+    staged: Staged,
     /// The wall clock, in milliseconds.
     now: i64,
-    draft: Draft,
 }
 
-/// What a group came to.
-#[derive(Debug)]
+#[derive(Clone, Copy)]
+struct TouchedKey {
+    revision: Revision,
+    is_deleted: bool,
+}
+
+/// The result of staging.
 pub(super) struct Staged {
-    pub(super) state: State,
-    pub(super) changes: Vec<Change>,
-    /// What became of the keys.
-    pub(super) touched: HashMap<Key, Option<LiveRow>>,
+    pub(super) edges: Edges,
+    /// The changes, and their rows with positions in the frame.
+    pub(super) changes: Vec<(Change, RowRef)>,
+    pub(super) expiries: Vec<Expiry>,
+    pub(super) draft: Draft,
+}
+
+impl Staged {
+    /// No changes: a frame that records the state or the list of segments.
+    pub(super) fn empty(seed: Seed, edges: Edges) -> Staged {
+        let draft = Draft::new(seed, 0);
+        Staged { edges, changes: Vec::new(), expiries: Vec::new(), draft }
+    }
 }
 
 impl<'a> CommitGroup<'a> {
-    /// Nothing staged yet, with room for some writes.
+    /// An empty group with capacity for some writes.
     pub(super) fn new(
-        file: &'a DataFile,
+        seed: Seed,
         before: &'a Published,
-        state: State,
         now: i64,
         writes: &[Write],
     ) -> CommitGroup<'a> {
-        CommitGroup {
-            file,
-            snapshot: OnceCell::new(),
-            before,
-            touched: HashMap::new(),
-            state,
-            changes: Vec::new(),
-            now,
-            draft: Draft::with_capacity(writes.iter().map(bytes_of).sum()),
-        }
+        let edges = Edges { newest: before.newest, compacted: before.compacted };
+        let draft = Draft::new(seed, writes.iter().map(bytes_of).sum());
+        let staged = Staged { edges, changes: Vec::new(), expiries: Vec::new(), draft };
+        CommitGroup { seed, before, touched: HashMap::new(), staged, now }
     }
 
-    /// Stages a write. One that is refused leaves no trace.
+    /// Stages a write. A rejected one leaves no trace.
     pub(super) fn commit(&mut self, write: Write) -> Result<Committed, Error> {
-        let prevs = self.check(&write)?;
-        let first = self.state.newest.next();
-        for (op, prev) in write.ops.into_iter().zip(prevs) {
+        let prevs: Result<Vec<_>, _> = write.ops.iter().map(|op| self.check(op)).collect();
+        let first = self.staged.edges.newest.next();
+        for (op, prev) in write.ops.into_iter().zip(prevs?) {
             self.apply(op, prev);
         }
-        Ok(Committed { first, last: self.state.newest })
+        Ok(Committed { first, last: self.staged.edges.newest })
     }
 
-    /// Deletes a key if it is still at the version that was to expire.
+    /// Deletes a key if it still has the version that expires.
     pub(super) fn expire(&mut self, expiry: &Expiry) {
         let Expiry { key, revision, .. } = expiry;
         if self.current(key) != Some(*revision) {
@@ -90,32 +91,18 @@ impl<'a> CommitGroup<'a> {
         }
     }
 
-    /// Raises the compaction point; what it forgets is dropped along with later absorbing.
-    pub(super) fn compact(&mut self, at: Revision) {
-        self.state.compacted = self.state.compacted.max(at);
+    pub(super) fn finish(self) -> Staged {
+        self.staged
     }
 
-    /// Ends the staging, with the rows to be written. `None` if there is nothing to commit.
-    pub(super) fn finish(self, was: &State) -> Option<(Staged, Draft)> {
-        let CommitGroup { state, changes, touched, draft, .. } = self;
-        (state != *was).then_some((Staged { state, changes, touched }, draft))
-    }
-
-    /// Checks every guard and reads what the write replaces, before anything is staged.
-    fn check(&self, write: &Write) -> Result<Vec<Option<Version>>, Error> {
-        write.ops.iter().map(|op| self.check_op(op)).collect()
-    }
-
-    fn check_op(&self, op: &Op) -> Result<Option<Version>, Error> {
+    /// Checks the guard of an operation and reads the value that it replaces.
+    fn check(&self, op: &Op) -> Result<Option<Version>, Error> {
         let current = self.current(&op.key);
         let expected = match op.guard {
             Guard::Absent => None,
             Guard::At(revision) => Some(revision),
         };
-        let version = match current {
-            Some(revision) => Some(Version { revision, value: self.value(&op.key, revision)? }),
-            None => None,
-        };
+        let version = current.map(|revision| self.version(&op.key, revision)).transpose()?;
         if current == expected {
             return Ok(version);
         }
@@ -125,43 +112,37 @@ impl<'a> CommitGroup<'a> {
         Err(Error::Conflict { key, actual })
     }
 
+    /// The revision of a key's value, if it has one.
     fn current(&self, key: &Key) -> Option<Revision> {
         match self.touched.get(key) {
-            Some(row) => row.map(|row| row.revision),
-            None => self.before.index.get(key).copied(),
+            Some(touched) => (!touched.is_deleted).then_some(touched.revision),
+            None => self.before.index.newest(key.as_str()).map(|row| row.revision),
         }
     }
 
     /// The value of a version: in this group, among the recent changes, or on disk.
-    fn value(&self, key: &Key, revision: Revision) -> Result<Bytes, Error> {
-        if let Some(change) = self.staged(revision).or_else(|| self.before.recent.get(revision)) {
-            return Ok(change.value.clone());
+    fn version(&self, key: &Key, revision: Revision) -> Result<Version, Error> {
+        let recent = self.staged(revision).or_else(|| self.before.recent.get(revision));
+        if let Some(change) = recent {
+            return Ok(Version { revision, value: change.value.clone() });
         }
-        if let Some(row) = self.before.tail.get(revision) {
-            let row = LogRow::decode(self.file.seed, revision, row)
-                .map_err(|bad| damaged(TAIL_PLACE, revision, bad))?;
-            return value_of(row, key, revision);
-        }
-        self.snapshot()?.value(key, revision)
-    }
-
-    /// The data file as it is. What it lacks is looked up before.
-    fn snapshot(&self) -> Result<&StoreSnapshot, Error> {
-        if self.snapshot.get().is_none() {
-            // Nobody sets it in between.
-            let _ = self.snapshot.set(StoreSnapshot::new(self.file, Tail::default())?);
-        }
-        Ok(self.snapshot.get().expect("it was just set"))
+        let row = self.before.index.row(revision);
+        let row = row.ok_or_else(|| Error::Damaged {
+            place: format!("revision {revision}"),
+            why: format!("the index has no row of {key}"),
+        })?;
+        self.before.reader(self.seed).version(row, key.as_str())
     }
 
     fn staged(&self, revision: Revision) -> Option<&Change> {
-        let first = self.changes.first()?.revision;
-        self.changes.get(usize::try_from(revision.0.checked_sub(first.0)?).ok()?)
+        let first = self.staged.changes.first()?.0.revision;
+        let at = usize::try_from(revision.0.checked_sub(first.0)?).ok()?;
+        self.staged.changes.get(at).map(|(change, _)| change)
     }
 
     fn apply(&mut self, op: Op, prev: Option<Version>) {
         let Op { key, action, .. } = op;
-        let revision = self.state.newest.next();
+        let revision = self.staged.edges.newest.next();
         let (value, expires) = match action {
             Action::Put { value, ttl } => (Some(value), self.expires(ttl)),
             Action::Delete => (None, 0),
@@ -171,54 +152,51 @@ impl<'a> CommitGroup<'a> {
             (Some(_), None) => ChangeKind::Created,
             (Some(_), Some(_)) => ChangeKind::Updated,
         };
-        let change = Change { revision, key, kind, value: value.unwrap_or_default(), prev };
-        self.write_log(&change, expires);
-        self.count(&change);
-        let row = (kind != ChangeKind::Deleted).then_some(LiveRow { revision, expires });
-        self.touched.insert(change.key.clone(), row);
-        self.state.newest = revision;
-        self.changes.push(change);
+        let is_delete = kind == ChangeKind::Deleted;
+        let value = value.unwrap_or_default();
+        let row = self.write_row(&key, kind, revision, expires, &value);
+        if expires != 0 {
+            self.staged.expiries.push(Expiry { at: expires, key: key.clone(), revision });
+        }
+        self.touched.insert(key.clone(), TouchedKey { revision, is_deleted: is_delete });
+        self.staged.changes.push((Change { revision, key, kind, value, prev }, row));
+        self.staged.edges.newest = revision;
     }
 
-    /// Keeps the sums over what has a value.
-    fn count(&mut self, change: &Change) {
-        let key = change.key.as_str();
-        if change.kind != ChangeKind::Deleted {
-            self.state.objects += 1;
-            self.state.object_bytes += LogRow::len_of(key, &change.value);
-        }
-        if let Some(version) = &change.prev {
-            self.state.objects -= 1;
-            self.state.object_bytes -= LogRow::len_of(key, &version.value);
-        }
+    fn write_row(
+        &mut self,
+        key: &Key,
+        kind: ChangeKind,
+        revision: Revision,
+        expires: i64,
+        value: &Bytes,
+    ) -> RowRef {
+        let prev = match self.touched.get(key) {
+            Some(touched) => touched.revision,
+            None => self.before.index.entry(key.as_str()).map_or(Revision::ZERO, |e| e.newest),
+        };
+        let draft = &mut self.staged.draft;
+        let key = key.as_str();
+        draft.push(&Row { kind, revision, prev, time: self.now, expires, key, value });
+        let span = draft.rows().last().expect("a row was pushed");
+        let is_delete = kind == ChangeKind::Deleted;
+        RowRef { revision, prev, segment: 0, offset: span.offset, len: span.len, is_delete }
     }
 
-    /// When something written now may go; zero for never.
+    /// When something written now expires; zero for never.
     fn expires(&self, ttl: Option<Duration>) -> i64 {
         let Some(ttl) = ttl else { return 0 };
-        // Rounded up: nothing goes early.
+        // Rounded up: nothing expires early.
         let ttl = i64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
         self.now.saturating_add(ttl).max(1)
     }
-
-    fn write_log(&mut self, change: &Change, expires: i64) {
-        let row = LogRow {
-            kind: change.kind,
-            key: change.key.as_str(),
-            prev: change.prev.as_ref().map_or(Revision::ZERO, |version| version.revision),
-            time: self.now,
-            expires,
-            value: &change.value,
-        };
-        self.draft.push(self.file.seed, change.revision, &row);
-    }
 }
 
-/// What the rows of a write take.
+/// The bytes of the rows of a write.
 fn bytes_of(write: &Write) -> usize {
     let row = |op: &Op| match &op.action {
-        Action::Put { value, .. } => Draft::len_of(op.key.as_str(), value),
-        Action::Delete => Draft::len_of(op.key.as_str(), &[]),
+        Action::Put { value, .. } => Row::len_of(op.key.as_str(), value),
+        Action::Delete => Row::len_of(op.key.as_str(), &[]),
     };
     write.ops.iter().map(row).sum()
 }

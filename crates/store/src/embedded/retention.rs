@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use headwater_api::Revision;
 
-use super::row::State;
+use super::log::Edges;
 
 /// How much history is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +52,8 @@ impl Keeper {
     }
 
     /// Up to which revision the past may be forgotten now.
-    pub(super) fn target(&mut self, now: Instant, state: &State) -> Revision {
-        self.by_age(now).max(self.by_bytes(state)).min(state.newest)
+    pub(super) fn target(&mut self, now: Instant, edges: Edges, history_bytes: u64) -> Revision {
+        self.by_age(now).max(self.by_bytes(edges, history_bytes)).min(edges.newest)
     }
 
     fn by_age(&mut self, now: Instant) -> Revision {
@@ -67,17 +67,15 @@ impl Keeper {
         target
     }
 
-    /// Assumes that bytes are spread evenly over the revisions and corrects itself the next time,
-    /// once what it asked for has been dropped.
-    fn by_bytes(&self, state: &State) -> Revision {
-        let bytes = state.history_bytes();
-        if bytes <= self.retention.bytes || state.trimmed < state.compacted {
+    /// Assumes that all revisions have the same size, and corrects itself the next time.
+    fn by_bytes(&self, Edges { newest, compacted }: Edges, bytes: u64) -> Revision {
+        if bytes <= self.retention.bytes {
             return Revision::ZERO;
         }
-        let kept = state.newest.0 - state.compacted.0;
+        let kept = newest.0 - compacted.0;
         let share = (bytes - self.retention.bytes) as f64 / bytes as f64;
         let steps = (kept as f64 * share).ceil() as u64;
-        Revision(state.compacted.0 + steps.clamp(1, kept.max(1)))
+        Revision(compacted.0 + steps.clamp(1, kept.max(1)))
     }
 }
 
@@ -89,14 +87,13 @@ mod tests {
         Keeper::new(Retention { age: Duration::from_secs(640), bytes: 1_000 })
     }
 
-    fn state(compacted: u64, newest: u64, bytes: u64) -> State {
-        State {
-            newest: Revision(newest),
-            compacted: Revision(compacted),
-            trimmed: Revision(compacted),
-            log_bytes: bytes,
-            ..State::default()
-        }
+    fn target(
+        keeper: &mut Keeper,
+        now: Instant,
+        (compacted, newest, bytes): (u64, u64, u64),
+    ) -> u64 {
+        let edges = Edges { newest: Revision(newest), compacted: Revision(compacted) };
+        keeper.target(now, edges, bytes).0
     }
 
     #[test]
@@ -107,9 +104,9 @@ mod tests {
         for s in 0..1_000 {
             keeper.mark(after(s), Revision(100 + s));
         }
-        assert_eq!(keeper.target(after(639), &state(1, 5_000, 0)), Revision::ZERO);
-        assert_eq!(keeper.target(after(640), &state(1, 5_000, 0)), Revision(100));
-        assert_eq!(keeper.target(after(655), &state(100, 5_000, 0)), Revision(110));
+        assert_eq!(target(&mut keeper, after(639), (1, 5_000, 0)), 0);
+        assert_eq!(target(&mut keeper, after(640), (1, 5_000, 0)), 100);
+        assert_eq!(target(&mut keeper, after(655), (100, 5_000, 0)), 110);
         assert!(keeper.marks.len() < 128);
     }
 
@@ -126,11 +123,8 @@ mod tests {
     #[test]
     fn too_many_bytes_are_forgotten_however_young() {
         let now = Instant::now();
-        assert_eq!(keeper().target(now, &state(1, 101, 1_000)), Revision::ZERO);
-        assert_eq!(keeper().target(now, &state(1, 101, 2_000)), Revision(51));
-        assert_eq!(keeper().target(now, &state(1, 101, 1_001)), Revision(2));
-        let mut behind = state(1, 101, 2_000);
-        behind.trimmed = Revision::ZERO;
-        assert_eq!(keeper().target(now, &behind), Revision::ZERO, "one step at a time");
+        assert_eq!(target(&mut keeper(), now, (1, 101, 1_000)), 0);
+        assert_eq!(target(&mut keeper(), now, (1, 101, 2_000)), 51);
+        assert_eq!(target(&mut keeper(), now, (1, 101, 1_001)), 2);
     }
 }

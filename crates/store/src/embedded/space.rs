@@ -41,7 +41,7 @@ pub(super) enum Room {
 /// Watches the room on a disk.
 #[derive(Debug)]
 pub(super) struct SpaceMonitor {
-    pub(super) room: Room,
+    room: Room,
 }
 
 impl SpaceMonitor {
@@ -54,8 +54,18 @@ impl SpaceMonitor {
 
     /// Looks how much room there is and keeps or gives up the reserve.
     pub(super) fn look(&mut self, disk: &dyn Disk) {
-        let Ok(space) = disk.space() else { return };
-        let room = next(self.room, space);
+        if let Ok(space) = disk.space() {
+            self.enter(disk, next(self.room, space), space);
+        }
+    }
+
+    /// A write found no space, although there seemed to be some.
+    pub(super) fn ran_out(&mut self, disk: &dyn Disk) {
+        let space = disk.space().unwrap_or(Space { free: 0, total: 0 });
+        self.enter(disk, Room::Full { free: space.free }, space);
+    }
+
+    fn enter(&mut self, disk: &dyn Disk, room: Room, space: Space) {
         if room == self.room {
             return;
         }
@@ -82,6 +92,11 @@ impl SpaceMonitor {
             tracing::warn!(%error, "cannot allocate or remove the file RESERVE");
         }
         self.room = room;
+    }
+
+    /// Whether there is space for files that are not needed yet.
+    pub(super) fn has_room(&self) -> bool {
+        self.room == Room::Enough
     }
 
     /// Why nothing but deletes is accepted, if so.

@@ -7,11 +7,13 @@
 
 use std::sync::{Arc, Weak};
 
+use bytes::Bytes;
 use headwater_api::Revision;
 use tokio::sync::watch;
 
 use super::Shared;
-use crate::change::Batch;
+use crate::change::{Batch, Change, ChangeKind};
+use crate::key::Key;
 use crate::recent::BATCH_MAX;
 use crate::store::Error;
 
@@ -73,25 +75,39 @@ impl Shared {
 
     /// The next changes from the log on disk.
     fn old_batch(&self, prefix: &str, after: Revision) -> Result<Batch, Error> {
-        self.with_file(|file| {
+        let (rows, reader) = {
             let published = self.published();
             published.check_kept(after)?;
-            let newest = published.newest;
-            let snapshot = published.snapshot(file)?;
-            drop(published);
-            let mut batch = Batch { changes: Vec::new(), complete_to: after };
-            let (mut bytes, first) = (0, after.max(snapshot.first).next());
-            for revision in (first.0..=newest.0).map(Revision).take(BATCH_MAX) {
-                if let Some(change) = snapshot.change(revision, |key| key.starts_with(prefix))? {
-                    bytes += change.value.len();
-                    batch.changes.push(change);
+            let first = after.max(self.identity.first).next();
+            let last = published.newest.min(Revision(first.0 + BATCH_MAX as u64 - 1));
+            let rows: Vec<_> = (first.0..=last.0)
+                .filter_map(|revision| published.index.row(Revision(revision)))
+                .map(|row| (row, published.index.row(row.prev)))
+                .collect();
+            (rows, published.reader(self.identity.seed()))
+        };
+        let mut batch = Batch { changes: Vec::new(), complete_to: after };
+        let mut bytes = 0;
+        for (row, prev) in rows {
+            let change = reader.row(row, |row| {
+                if !row.key.starts_with(prefix) {
+                    return Ok(None);
                 }
-                batch.complete_to = revision;
-                if bytes >= BATCH_BYTES_MAX {
-                    break;
-                }
+                let prev = prev.filter(|_| row.kind != ChangeKind::Created);
+                let prev = prev.map(|prev| reader.version(prev, row.key)).transpose()?;
+                let (revision, key, kind) = (row.revision, Key::new(row.key), row.kind);
+                let value = Bytes::copy_from_slice(row.value);
+                Ok(Some(Change { revision, key, kind, value, prev }))
+            })?;
+            if let Some(change) = change {
+                bytes += change.value.len();
+                batch.changes.push(change);
             }
-            Ok(batch)
-        })
+            batch.complete_to = row.revision;
+            if bytes >= BATCH_BYTES_MAX {
+                break;
+            }
+        }
+        Ok(batch)
     }
 }

@@ -1,74 +1,56 @@
-//! The writer: the only thread that writes.
+//! The writer: the only thread that commits.
 //!
 //! River: mailbox → **writer** → published.
-//! Promise: writes, syncs, publishes and acknowledges, always in this order. All waiting writes are
-//! one frame of the write-ahead log and one sync. After a failed write or sync nothing is
-//! acknowledged; the data file and the log are reopened and checked before the next write.
+//! Promise: stages, writes, syncs, publishes and acknowledges, always in this order. All waiting
+//! writes are one frame and one sync. If a frame cannot be written, its writes fail and nothing of
+//! them is published; the next write tries again, for as long as the process lives.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use headwater_api::Revision;
 use tokio::sync::oneshot;
 
-use super::absorb::{Absorber, Tidy};
-use super::background::Background;
-use super::check::Check;
+use super::Shared;
+use super::cleaner::{self, Cleaned, Cleaner};
 use super::expiry::{Expiries, Expiry};
-use super::file::DataFile;
-use super::frame::Draft;
 use super::group::{CommitGroup, Staged};
-use super::head::{Head, HeadFile};
-use super::mailbox::{self, Commit, Compact, Gather};
-use super::published::{Contents, Published};
+use super::log::{Edges, Log};
+use super::mailbox::{Commit, Compact, Gather, QueuedGroup};
 use super::retention::Keeper;
-use super::row::{LiveRow, State};
+use super::segment::{Segment, prefill, remove};
 use super::space::SpaceMonitor;
-use super::tail::Sums;
-use super::wal::Wal;
-use super::{Shared, start};
 use crate::store::{Action, Committed, Error, Write};
 
-/// How often retention looks.
+/// The time between two looks at retention, disk space and the cleaner.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Rows that are tidied (dropped, or moved into the live table) with a tick.
-const TICK_ROWS: usize = 2_000;
-
-/// Failures in a row after which the file is left closed.
-const FAILURES_MAX: u32 = 3;
+/// Revisions that are forgotten under one lock.
+const FORGET: u64 = 4_096;
 
 /// The writer's own state.
 pub(super) struct Writer {
     shared: Arc<Shared>,
-    head: HeadFile,
-    wal: Wal,
-    background: Background,
-    /// What has to succeed before anything is written.
-    check: Option<Check>,
-    /// The edges and the sums of the data file and the log together.
-    state: State,
-    /// Those of the data file alone, after the last job that is known of.
-    absorbed: State,
+    log: Log,
     expiries: Expiries,
     keeper: Keeper,
-    space_monitor: SpaceMonitor,
-    /// When retention looks next.
+    space: SpaceMonitor,
+    cleaner: Cleaner,
+    spare: Option<JoinHandle<io::Result<String>>>,
+    /// Something was written since the last tick.
+    wrote: bool,
     next_tick: Instant,
-    failures: u32,
-    /// Something was written since the last rest.
-    unrested: bool,
     /// How long the next group waits for company.
     gather: Gather,
 }
 
-/// What the writer writes in one iteration.
+/// What one frame contains.
 struct Work {
     writes: Vec<Write>,
     due: Vec<Expiry>,
-    /// Up to where the past is forgotten.
     compact_to: Revision,
     /// The wall clock, in milliseconds.
     wall: i64,
@@ -76,15 +58,11 @@ struct Work {
 
 type Answers = Vec<Result<Committed, Error>>;
 
-/// What is durable and not yet visible, with its rows.
-type Written = (Staged, Vec<Bytes>);
-
 impl Writer {
     pub(super) fn new(
         shared: Arc<Shared>,
-        (head, wal): (HeadFile, Wal),
-        check: Option<Check>,
-        (state, absorber, expiries): (State, Absorber, Vec<Expiry>),
+        log: Log,
+        expiries: Vec<Expiry>,
         ages: Vec<(Instant, Revision)>,
     ) -> Writer {
         let now = Instant::now();
@@ -92,34 +70,33 @@ impl Writer {
         for (at, revision) in ages {
             keeper.mark(at, revision);
         }
-        let space_monitor = SpaceMonitor::new(&*shared.disk);
-        shared.report().full = space_monitor.refusal();
-        let unrested = !absorber.is_settled(&shared.published().tail);
-        let absorbed = *absorber.state();
-        let mut writer = Writer {
+        let space = SpaceMonitor::new(&*shared.disk);
+        shared.report().full = space.refusal();
+        let wall = shared.options.clock.now().as_millisecond();
+        let mut waiting = Expiries::new(now);
+        for expiry in expiries {
+            waiting.add(now, wall, expiry);
+        }
+        Writer {
             shared,
-            head,
-            wal,
-            background: Background::Idle(absorber),
-            check,
-            state,
-            absorbed,
-            expiries: Expiries::new(now),
+            log,
+            expiries: waiting,
             keeper,
-            space_monitor,
+            space,
+            cleaner: Cleaner::Idle,
+            spare: None,
+            wrote: false,
             next_tick: now,
-            failures: 0,
-            unrested,
             gather: Gather::default(),
-        };
-        writer.await_expiries(now, expiries);
-        writer
+        }
     }
 
     /// Works until the mailbox is closed and empty.
     pub(super) fn run(mut self) {
         loop {
-            let group = self.shared.mailbox.take(self.wait(), self.gather);
+            let next = self.expiries.next().map_or(self.next_tick, |next| next.min(self.next_tick));
+            let wait = next.saturating_duration_since(Instant::now());
+            let group = self.shared.mailbox.take(wait, self.gather);
             let last = group.last;
             self.process(group);
             if last {
@@ -128,100 +105,63 @@ impl Writer {
         }
     }
 
-    /// How long there is nothing to do unless somebody writes.
-    fn wait(&self) -> Duration {
-        let now = Instant::now();
-        let next = self.expiries.next().map_or(self.next_tick, |next| next.min(self.next_tick));
-        next.saturating_duration_since(now)
-    }
-
-    fn process(&mut self, group: mailbox::QueuedGroup) {
+    fn process(&mut self, group: QueuedGroup) {
         // The places in the mailbox are held until everything is answered.
-        let mailbox::QueuedGroup { commits, compacts, places: _places, .. } = group;
-        self.look_around();
+        let QueuedGroup { commits, compacts, places: _places, .. } = group;
         let now = Instant::now();
-        let ticks = now >= self.next_tick;
+        let retained = if now >= self.next_tick { self.tick(now) } else { Revision::ZERO };
         let compacts = self.refuse_future(compacts);
         let commits = self.refuse_full(commits);
-        let compact_to = compacts.iter().map(|request| request.what).max();
-        let compact_to = compact_to.max(ticks.then(|| self.tick(now))).unwrap_or_default();
+        let asked = compacts.iter().map(|request| request.what).max().unwrap_or_default();
         let due = self.expiries.take(now);
-        let idle = commits.is_empty() && due.is_empty();
-        if idle && compact_to <= self.state.compacted {
+        let compact_to = asked.max(retained);
+        if commits.is_empty() && due.is_empty() && compact_to <= self.edges().compacted {
             answer_all(compacts.into_iter().map(|request| request.answer), || Ok(()));
         } else {
             let (writes, callers) = commits.into_iter().map(|r| (r.what, r.answer)).unzip();
             let wall = self.shared.options.clock.now().as_millisecond();
-            let work = Work { writes, due, compact_to, wall };
-            self.transact(work, callers, compacts, now);
+            self.transact(Work { writes, due, compact_to, wall }, callers, compacts, now);
         }
-        if ticks {
-            self.tidy(idle);
-        }
+        self.clean();
     }
 
-    /// Takes note of what happened beside the writer.
-    fn look_around(&mut self) {
-        if self.background.is_over()
-            && let Err(error) = self.wait_absorbed()
-        {
-            return self.recover(&error.to_string());
-        }
-        if self.shared.has_failed() {
-            // A read failed: nobody can read until the file is opened again.
-            self.recover("a read failed");
-        }
+    fn edges(&self) -> Edges {
+        let published = self.shared.published();
+        Edges { newest: published.newest, compacted: published.compacted }
     }
 
-    /// Starts what is due with a tick.
-    fn tidy(&mut self, idle: bool) {
-        let Some(absorber) = self.background.idle() else { return };
-        let tidy = match absorber.tidies(self.state.compacted) {
-            true => Tidy::Some(TICK_ROWS),
-            false if idle && self.unrested => Tidy::Rest,
-            false => return,
-        };
-        if let Err(error) = self.start_absorbing(tidy) {
-            self.recover(&error.to_string());
-        }
-    }
-
-    /// Starts to bring what the log holds into the data file.
-    fn start_absorbing(&mut self, tidy: Tidy) -> Result<(), Error> {
-        self.check.take().map_or(Ok(()), Check::wait)?;
-        if tidy == Tidy::Rest {
-            self.unrested = false;
-        }
-        self.background.start(&self.shared, tidy)
-    }
-
-    /// Waits until that is done, and forgets what the data file has now.
-    fn wait_absorbed(&mut self) -> Result<(), Error> {
-        let Some(state) = self.background.wait()? else { return Ok(()) };
-        (self.failures, self.absorbed) = (0, state);
-        {
-            let mut published = self.shared.published_mut();
-            published.tail.forget_to(state.newest);
-            self.state = published.tail.over(&state);
-        }
-        let mut report = self.shared.report();
-        report.state = self.state;
-        report.transactions += 1;
-        Ok(())
-    }
-
-    /// Retention's turn: up to where it forgets.
+    /// What is due once per tick. Returns up to which revision retention forgets.
     fn tick(&mut self, now: Instant) -> Revision {
         self.next_tick = now + TICK;
-        self.space_monitor.look(&*self.shared.disk);
-        self.shared.report().full = self.space_monitor.refusal();
-        self.keeper.mark(now, self.state.newest);
-        self.keeper.target(now, &self.state)
+        self.space.look(&*self.shared.disk);
+        self.shared.report().full = self.space.refusal();
+        self.retry();
+        self.make_spare();
+        let (edges, history_bytes) = {
+            let published = self.shared.published();
+            let edges = Edges { newest: published.newest, compacted: published.compacted };
+            (edges, published.index.totals().history_bytes)
+        };
+        self.keeper.mark(now, edges.newest);
+        self.keeper.target(now, edges, history_bytes)
     }
 
-    /// Answers the compactions that reach into the future.
+    /// After a failure, tries whether an empty frame can be written: nobody may write while the
+    /// store reports trouble.
+    fn retry(&mut self) {
+        if self.shared.report().trouble.is_some() {
+            let (seed, edges) = (self.log.seed(), self.edges());
+            let mut empty = Staged::empty(seed, edges);
+            match self.append(&mut empty) {
+                Ok(()) => tracing::info!("the log can be written again"),
+                Err(error) => drop(self.failed(&error)),
+            }
+        }
+    }
+
+    /// Answers compactions of revisions that were not reached.
     fn refuse_future(&self, compacts: Vec<Compact>) -> Vec<Compact> {
-        let current = self.state.newest;
+        let current = self.edges().newest;
         let (now, future): (Vec<_>, Vec<_>) =
             compacts.into_iter().partition(|request| request.what <= current);
         for Compact { what: asked, answer } in future {
@@ -230,9 +170,9 @@ impl Writer {
         now
     }
 
-    /// Answers the writes that there is no room for.
+    /// Answers writes for which there is no space.
     fn refuse_full(&self, commits: Vec<Commit>) -> Vec<Commit> {
-        let Some(why) = self.space_monitor.refusal() else { return commits };
+        let Some(why) = self.space.refusal() else { return commits };
         let deletes =
             |commit: &Commit| commit.what.ops.iter().all(|op| matches!(op.action, Action::Delete));
         let (accepted, refused): (Vec<_>, Vec<_>) = commits.into_iter().partition(deletes);
@@ -242,6 +182,7 @@ impl Writer {
         accepted
     }
 
+    /// Commits a frame and answers everybody who waits for it.
     fn transact(
         &mut self,
         work: Work,
@@ -249,245 +190,197 @@ impl Writer {
         compacts: Vec<Compact>,
         now: Instant,
     ) {
-        self.publish_compaction(work.compact_to);
         let compactors = compacts.into_iter().map(|request| request.answer);
-        let wall = work.wall;
-        let begun = Instant::now();
-        match self.commit(work) {
-            Ok((written, answers)) => {
-                self.expect_company(callers.len(), begun.elapsed());
-                if let Some(written) = written {
-                    self.publish(written, now, wall);
-                }
+        match self.commit(work, now) {
+            Ok(answers) => {
+                let commits = callers.len() + self.shared.mailbox.waiting();
+                self.gather = Gather::after(commits, now.elapsed());
                 for (caller, answer) in callers.into_iter().zip(answers) {
                     // A caller that is gone does not need its answer.
                     let _ = caller.send(answer);
                 }
                 answer_all(compactors, || Ok(()));
-                self.absorb_full_file();
             }
-            Err(error) => {
-                let why = error.to_string();
+            Err(why) => {
                 answer_all(callers.into_iter(), || Err(Error::Unavailable(why.clone())));
                 answer_all(compactors, || Err(Error::Unavailable(why.clone())));
-                self.recover(&why);
             }
         }
     }
 
-    /// Those who are answered now and those who wait already can be one group.
-    fn expect_company(&mut self, answered: usize, took: Duration) {
-        let commits = answered + self.shared.mailbox.waiting();
-        self.gather = Gather::after(commits, took);
-    }
-
-    /// Stages a turn, writes it and syncs it. A panic in the engine is a failure like any other.
-    fn commit(&mut self, work: Work) -> Result<(Option<Written>, Answers), Error> {
-        self.check.take().map_or(Ok(()), Check::wait)?;
-        let (shared, state) = (self.shared.clone(), self.state);
-        let staging = || shared.with_file(|file| Ok(stage(file, &shared.published(), state, work)));
-        let (staged, answers) = catch_unwind(AssertUnwindSafe(staging))
-            .unwrap_or_else(|_| Err(Error::Unavailable("the storage engine panicked".into())))?;
-        let Some((staged, draft)) = staged else { return Ok((None, answers)) };
-        let rows = self.append(draft, &staged.state)?;
-        Ok((Some((staged, rows)), answers))
-    }
-
-    /// Writes a frame and syncs it.
-    fn append(&mut self, draft: Draft, state: &State) -> Result<Vec<Bytes>, Error> {
-        self.make_room(draft.len())?;
-        let frame = draft.seal(self.shared.identity.seed(), self.wal.generation(), state);
-        self.wal.append(&frame).map_err(|error| Error::Unavailable(error.to_string()))?;
-        Ok(frame.rows)
-    }
-
-    /// Goes over to the other file if this one is full. That waits until the data file has what is
-    /// in the other one: what the log holds, on disk and in memory, has a bound.
-    fn make_room(&mut self, bytes: usize) -> Result<(), Error> {
-        if self.wal.has_room(bytes) {
-            return Ok(());
+    /// The commit: stage, write, sync, publish. Fails if nothing of it was published.
+    fn commit(&mut self, work: Work, now: Instant) -> Result<Answers, String> {
+        let Work { writes, due, compact_to, wall } = work;
+        let compact_to = self.publish_compaction(compact_to);
+        let shared = self.shared.clone();
+        let staging = || {
+            let published = shared.published();
+            let mut group = CommitGroup::new(self.log.seed(), &published, wall, &writes);
+            let answers: Answers = writes.into_iter().map(|write| group.commit(write)).collect();
+            due.iter().for_each(|expiry| group.expire(expiry));
+            (group.finish(), answers)
+        };
+        let staged = catch_unwind(AssertUnwindSafe(staging));
+        let (mut staged, answers) = staged.map_err(|_| "the storage engine panicked")?;
+        if staged.changes.is_empty() && compact_to.is_none() {
+            return Ok(answers);
         }
-        self.wait_absorbed()?;
-        if !self.wal.may_switch(&self.absorbed) {
-            self.start_absorbing(Tidy::Some(0))?;
-            self.wait_absorbed()?;
+        self.append(&mut staged).map_err(|error| self.failed(&error))?;
+        for expiry in staged.expiries {
+            self.expiries.add(now, wall, expiry);
         }
-        self.wal.switch();
+        self.forget(compact_to);
+        Ok(answers)
+    }
+
+    /// Makes staged changes durable, then visible.
+    fn append(&mut self, staged: &mut Staged) -> io::Result<()> {
+        let appended = self.log.append(&mut staged.draft, staged.edges)?;
+        let newest = staged.edges.newest;
+        self.wrote = true;
+        self.shared.published_mut().publish(std::mem::take(&mut staged.changes), &appended);
+        {
+            let mut report = self.shared.report();
+            report.transactions += 1;
+            report.trouble = None;
+        }
+        self.shared.newest.send_replace(newest);
         Ok(())
     }
 
-    /// Starts to absorb the file that was filled, so that its next turn can come.
-    fn absorb_full_file(&mut self) {
-        if self.wal.may_switch(&self.absorbed) || self.background.idle().is_none() {
-            return;
+    /// Records why nothing can be written.
+    fn failed(&mut self, error: &io::Error) -> String {
+        let why = format!("{}: {error}", self.shared.disk.place());
+        tracing::error!(%why, "cannot write to the log; the next write tries again");
+        if error.kind() == io::ErrorKind::StorageFull {
+            self.space.ran_out(&*self.shared.disk);
+            self.shared.report().full = self.space.refusal();
         }
-        if let Err(error) = self.start_absorbing(Tidy::Some(0)) {
-            self.recover(&error.to_string());
-        }
+        self.shared.report().trouble.get_or_insert_with(|| why.clone());
+        why
     }
 
-    /// Forgets the past before any of it is dropped: whoever starts to read below it from now on
-    /// is refused, and who started before has a snapshot.
-    fn publish_compaction(&self, to: Revision) {
+    /// Refuses reads of compacted states before any row of them is dropped. Returns the revision
+    /// if it is new.
+    fn publish_compaction(&self, to: Revision) -> Option<Revision> {
         let mut published = self.shared.published_mut();
+        let is_new = to > published.compacted;
         published.compacted = published.compacted.max(to);
+        is_new.then_some(to)
     }
 
-    /// Makes what is durable visible.
-    fn publish(&mut self, (staged, rows): Written, now: Instant, wall: i64) {
-        let Staged { state, changes, touched } = staged;
-        let sums = Sums::of(&state);
-        self.state.advance(state.newest, sums, &rows);
-        self.unrested = true;
-        self.write_head(false);
-        for (key, row) in touched {
-            if let Some(LiveRow { revision, expires }) = row
-                && expires != 0
-            {
-                self.expiries.add(now, wall, Expiry { at: expires, key, revision });
-            }
-        }
-        {
+    /// Drops the rows that only compacted states need.
+    fn forget(&self, to: Option<Revision>) {
+        let Some(to) = to else { return };
+        loop {
             let mut published = self.shared.published_mut();
-            published.publish(changes, rows, sums);
-        }
-        {
-            let mut report = self.shared.report();
-            report.state = self.state;
-            report.transactions += 1;
-        }
-        self.shared.newest.send_replace(state.newest);
-    }
-
-    fn write_head(&self, suspect: bool) {
-        let seed = self.shared.identity.seed();
-        let head = Head { suspect, ..Head::open_at(seed, self.state.newest) };
-        if let Err(error) = self.head.write(head) {
-            tracing::warn!(%error, "cannot write HEAD; a restart may not notice lost writes");
+            let from = published.index.compacted();
+            if from >= to {
+                return;
+            }
+            published.index.forget_to(to.min(Revision(from.0 + FORGET)));
         }
     }
 
-    /// After a failure: closes the file, opens it again and checks all of it, once. What was in
-    /// flight may turn out to be there or not; its callers were told that this is unknown.
-    fn recover(&mut self, why: &str) {
-        tracing::error!(
-            why, revision = %self.state.newest,
-            "the data file failed; closing, reopening and checking it"
-        );
-        self.shared.report().trouble = Some(why.to_owned());
-        // Whatever they came to, everything is read and checked anew.
-        let _ = self.background.wait();
-        self.background = Background::Lost;
-        self.stop_check();
-        let Some(file) = self.shared.take_file() else { return };
-        let suspect = file.health.sync_failed() || self.wal.sync_failed();
-        drop(file);
-        if suspect {
-            self.write_head(true);
+    /// Brings the cleaner forward: at most one of its jobs runs at a time.
+    fn clean(&mut self) {
+        self.cleaner = match std::mem::take(&mut self.cleaner) {
+            Cleaner::Idle => self.start_cleaning(),
+            Cleaner::Copying(job) if job.is_finished() => match join(job) {
+                Some(Ok(cleaned)) => {
+                    let dropped: Vec<u64> = cleaned.dropped.iter().map(|s| s.number).collect();
+                    self.log.exchange(&dropped, cleaned.base);
+                    self.list(cleaned)
+                }
+                Some(Err(error)) => {
+                    tracing::error!(%error, "cannot clean a segment");
+                    self.shared.report_damage(&error);
+                    Cleaner::Idle
+                }
+                None => Cleaner::Idle,
+            },
+            Cleaner::Listing(cleaned) => self.list(cleaned),
+            Cleaner::Releasing(job) if job.is_finished() => {
+                for segment in join(job).unwrap_or_default() {
+                    let len_min = self.shared.options.segment_bytes;
+                    self.log.free.give(&*self.shared.disk, segment, len_min);
+                }
+                Cleaner::Idle
+            }
+            running => running,
+        };
+    }
+
+    fn start_cleaning(&mut self) -> Cleaner {
+        let chosen = {
+            let published = self.shared.published();
+            let needed = |number| published.index.needed(number);
+            let damaged = self.shared.report().damaged_segments.clone();
+            let sealed = self.log.sealed().filter(|segment| !damaged.contains(&segment.number));
+            cleaner::choose(sealed, needed, self.shared.options.segment_bytes)
+        };
+        if chosen.is_empty() {
+            return Cleaner::Idle;
         }
-        self.failures += 1;
-        if self.failures > FAILURES_MAX {
-            tracing::error!(
-                "too many failures in a row; the data file stays closed until a restart"
-            );
-            return;
-        }
-        let acknowledged = self.state.newest;
-        match start::reopen(&*self.shared.disk, &self.shared.options, acknowledged, suspect) {
-            Ok((loaded, wal)) => self.resume(loaded, wal),
+        let base = self.log.next_number();
+        cleaner::copy(&self.shared, chosen, base).unwrap_or_default()
+    }
+
+    /// Writes a roster with the base segment instead of the old ones. Until it is durable, the old
+    /// ones stay.
+    fn list(&mut self, cleaned: Cleaned) -> Cleaner {
+        let mut empty = Staged::empty(self.log.seed(), self.edges());
+        match self.append(&mut empty) {
+            Ok(()) => cleaner::release(&self.shared, cleaned).unwrap_or_default(),
             Err(error) => {
-                tracing::error!(%error, "cannot reopen the data file; reads and writes fail until a restart");
-                self.shared.report().trouble = Some(error.to_string());
-                // Whether all of it reached the disk is unknown: the next start takes care.
-                self.write_head(true);
+                self.failed(&error);
+                Cleaner::Listing(cleaned)
             }
         }
     }
 
-    fn stop_check(&mut self) {
-        if let Some(check) = self.check.take() {
-            check.stop();
-        }
-    }
-
-    fn resume(&mut self, loaded: start::Loaded, wal: Wal) {
-        let start::Loaded { file, contents, .. } = loaded;
-        let Contents { published, state, absorber, expiries } = contents;
-        let now = Instant::now();
-        (self.state, self.wal) = (state, wal);
-        self.absorbed = *absorber.state();
-        self.unrested = !absorber.is_settled(&published.tail);
-        self.background = Background::Idle(absorber);
-        self.write_head(false);
-        self.expiries = Expiries::new(now);
-        self.await_expiries(now, expiries);
-        *self.shared.published_mut() = published;
-        self.shared.put_file(file);
+    /// Prefills a file for the next segment while there is time.
+    fn make_spare(&mut self) {
+        if let Some(job) = self.spare.take_if(|job| job.is_finished())
+            && let Some(Ok(name)) = join(job)
         {
-            let mut report = self.shared.report();
-            (report.state, report.trouble) = (state, None);
+            self.log.free.add(name);
         }
-        self.shared.newest.send_replace(state.newest);
-        tracing::info!(revision = %state.newest, "reopened the data file; serving again");
-    }
-
-    fn await_expiries(&mut self, now: Instant, expiries: Vec<Expiry>) {
-        let wall = self.shared.options.clock.now().as_millisecond();
-        for expiry in expiries {
-            self.expiries.add(now, wall, expiry);
+        let idle = !std::mem::take(&mut self.wrote);
+        let soon = self.log.is_half_full() && self.log.free.is_empty() && self.spare.is_none();
+        if idle && soon && self.space.has_room() {
+            let (disk, len) = (self.shared.disk.clone(), self.shared.options.segment_bytes);
+            let thread = std::thread::Builder::new().name("store-spare".into());
+            self.spare = thread.spawn(move || prefill(&*disk, len)).ok();
         }
     }
 
-    /// Brings everything into the data file, so that the next start reads only that.
-    fn settle(&mut self) -> Result<(), Error> {
-        self.wait_absorbed()?;
-        let Some(absorber) = self.background.idle() else { return Ok(()) };
-        if !absorber.is_settled(&self.shared.published().tail) {
-            self.start_absorbing(Tidy::Settle)?;
-        }
-        self.wait_absorbed()
-    }
-
-    /// A clean stop: the data file is closed first, then the head says so.
+    /// A clean stop: all jobs end, and the head records that everything is synced.
     fn close(mut self) {
-        let settled = self.settle();
-        self.stop_check();
-        let Some(file) = self.shared.take_file() else { return };
-        let health = file.health.clone();
-        drop(file);
-        if health.sync_failed() {
-            self.write_head(true);
+        let disk = &*self.shared.disk;
+        match std::mem::take(&mut self.cleaner) {
+            Cleaner::Copying(job) => {
+                if let Some(Ok(Cleaned { base: Some(base), .. })) = join(job) {
+                    remove(disk, &Segment::name(base.number));
+                }
+            }
+            Cleaner::Releasing(job) => {
+                let dropped = join(job).unwrap_or_default();
+                dropped.iter().for_each(|segment| remove(disk, &Segment::name(segment.number)));
+            }
+            Cleaner::Idle | Cleaner::Listing(_) => {}
         }
-        if settled.is_err() || health.failed() {
-            tracing::warn!("could not close the data file cleanly; the next start repairs it");
-            return;
-        }
-        let seed = self.shared.identity.seed();
-        let head = Head { clean: true, ..Head::open_at(seed, self.state.newest) };
-        if let Err(error) = self.head.write(head).and_then(|()| self.head.sync()) {
-            tracing::warn!(%error, "cannot record the clean stop in HEAD; the next start checks all data");
-        }
+        self.spare.take().map(join);
+        self.log.close(self.edges().newest);
     }
 }
 
-/// Stages everything a turn writes.
-fn stage(
-    file: &DataFile,
-    published: &Published,
-    state: State,
-    work: Work,
-) -> (Option<(Staged, Draft)>, Answers) {
-    let Work { writes, due, compact_to, wall } = work;
-    let mut group = CommitGroup::new(file, published, state, wall, &writes);
-    group.compact(compact_to);
-    let answers = writes.into_iter().map(|write| group.commit(write)).collect();
-    for expiry in &due {
-        group.expire(expiry);
-    }
-    (group.finish(&state), answers)
+/// The result of a job; `None` if it panicked.
+fn join<T>(job: JoinHandle<T>) -> Option<T> {
+    job.join().ok()
 }
 
-/// Tells the same to everybody who waits.
+/// Answers everybody alike.
 fn answer_all<A>(
     callers: impl Iterator<Item = oneshot::Sender<Result<A, Error>>>,
     answer: impl Fn() -> Result<A, Error>,

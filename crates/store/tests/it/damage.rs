@@ -10,11 +10,10 @@ use headwater_testkit::contract;
 
 use crate::disk::TestDisk;
 
-const DATA: &str = "data.redb";
-const LOG: &str = "WAL.0";
+const LOG: &str = "00000001.seg";
 
 fn open(disk: &TestDisk) -> Result<Embedded, Error> {
-    let options = EmbeddedOptions { cache_bytes: 1 << 20, ..EmbeddedOptions::default() };
+    let options = EmbeddedOptions { segment_bytes: 48 << 10, ..EmbeddedOptions::default() };
     Embedded::open_on(Arc::new(disk.clone()), options)
 }
 
@@ -36,8 +35,7 @@ async fn read(disk: &TestDisk) -> Result<RangePage, Error> {
     store.range(Range { prefix: "/d/".into(), ..Range::default() }).await
 }
 
-/// A damaged disk is rejected, or returns correct data and stays correct after further writes: the
-/// list of free pages may be damaged too.
+/// A damaged disk is rejected, or returns correct data and stays correct after further writes.
 async fn check(damaged: &TestDisk, right: &RangePage, what: &str) -> bool {
     match read_write_read(damaged).await {
         Ok(pages) => {
@@ -111,34 +109,35 @@ fn a_truncated_or_missing_file_is_rejected_or_has_no_effect() {
             let damaged = disk.copy();
             headwater_store::embedded::disk::Disk::remove(&damaged, &name).unwrap();
             let refused = check(&damaged, &right, &format!("{name} missing")).await;
-            assert!(refused || name == "HEAD", "a store without {name} was opened");
+            assert!(
+                refused || name == "HEAD",
+                "a store without {name} was opened: {:?}",
+                disk.names()
+            );
         }
     });
 }
 
-/// A small store that was killed before the data file had any of its writes.
+/// A small store that was killed.
 async fn killed() -> TestDisk {
     let disk = TestDisk::default();
-    let store = open(&disk).unwrap();
-    let data = disk.file(DATA);
+    let options = EmbeddedOptions::default();
+    let store = Embedded::open_on(Arc::new(disk.clone()), options).unwrap();
     for n in 0..12_u8 {
-        let put = Action::Put { value: vec![n; usize::from(n) * 50].into(), ttl: None };
+        let put = Action::Put { value: vec![n; usize::from(n) * 500].into(), ttl: None };
         store.commit(Write::one(Key::new(format!("/d/{n}")), Guard::Absent, put)).await.unwrap();
     }
-    let left = disk.copy();
-    left.put_file(DATA, data);
-    left
+    disk.copy()
 }
 
-/// The content of a log without its trailing zeros.
-fn used(log: &[u8]) -> usize {
-    log.iter().rposition(|byte| *byte != 0).unwrap() + 1
-}
-
-/// The offsets of the log's frames, and the end of the last one.
-fn frames(log: &[u8]) -> Vec<usize> {
-    let marks = log.windows(8).enumerate().filter(|(_, bytes)| bytes == b"hw frame");
-    marks.map(|(at, _)| at).chain([used(log)]).collect()
+/// The frames of a segment: where each starts, and where its content ends.
+fn frames(log: &[u8]) -> Vec<(usize, usize)> {
+    let marks = (0..log.len()).step_by(4096).filter(|at| log[*at..].starts_with(b"hw frame"));
+    let content = |at: usize| {
+        let len = log[at + 12..at + 16].try_into().unwrap();
+        at + 64 + usize::try_from(u32::from_le_bytes(len)).unwrap()
+    };
+    marks.map(|at| (at, content(at))).collect()
 }
 
 /// R14
@@ -149,15 +148,38 @@ fn a_flipped_bit_or_a_truncation_in_the_log_is_rejected() {
         let right = read(&disk.copy()).await.unwrap();
         assert_eq!(right.records.len(), 12);
         let log = disk.file(LOG);
-        for place in (0..used(&log)).step_by(7) {
+        let frames = frames(&log);
+        assert_eq!(frames.len(), 13);
+        for place in (0..log.len()).step_by(7) {
+            let padding = !frames.iter().any(|(start, end)| (*start..*end).contains(&place));
             let damaged = disk.copy();
             let mut content = log.clone();
             content[place] ^= 1 << (place % 8);
             damaged.put_file(LOG, content);
             let what = format!("byte {place}");
-            assert!(check(&damaged, &right, &what).await, "{what} was not refused");
-            damaged.put_file(LOG, log[..place].to_vec());
-            assert!(check(&damaged, &right, &what).await, "cut to {place} and not refused");
+            assert_eq!(check(&damaged, &right, &what).await, !padding, "{what}");
+            if place < frames[12].1 {
+                let damaged = disk.copy();
+                damaged.put_file(LOG, log[..place].to_vec());
+                assert!(check(&damaged, &right, &what).await, "cut to {place} and not refused");
+            }
+        }
+    });
+}
+
+#[test]
+fn damage_to_a_value_names_its_object() {
+    contract::run(async {
+        let disk = killed().await;
+        let mut log = disk.file(LOG);
+        let (_, end) = frames(&log)[8];
+        log[end - 1] ^= 1;
+        disk.put_file(LOG, log);
+        match open(&disk) {
+            Err(Error::Damaged { place, why }) => {
+                assert!(place.contains(LOG) && why.contains("/d/7"), "{place}: {why}");
+            }
+            other => panic!("{other:?}"),
         }
     });
 }
@@ -168,17 +190,16 @@ fn a_lost_frame_before_others_is_noticed_without_a_head() {
         let disk = killed().await;
         let log = disk.file(LOG);
         let frames = frames(&log);
-        assert_eq!(frames.len(), 13);
-        for (n, place) in frames.windows(2).enumerate() {
+        for (n, (start, end)) in frames.iter().enumerate() {
             let damaged = disk.copy();
             headwater_store::embedded::disk::Disk::remove(&damaged, "HEAD").unwrap();
             let mut content = log.clone();
-            content[place[0]..place[1]].fill(0);
+            content[*start..*end].fill(0);
             damaged.put_file(LOG, content);
             match (n, read(&damaged).await) {
                 // Without HEAD, nothing reveals the last frame.
-                (11, found) => assert_eq!(found.unwrap().records.len(), 11),
-                (_, Err(Error::Damaged { place, .. })) => assert_eq!(place, "WAL"),
+                (12, found) => assert_eq!(found.unwrap().records.len(), 11),
+                (_, Err(Error::Damaged { .. })) => {}
                 (_, found) => panic!("frame {n} is missing: {found:?}"),
             }
         }
@@ -186,18 +207,19 @@ fn a_lost_frame_before_others_is_noticed_without_a_head() {
 }
 
 #[test]
-fn an_older_data_file_is_rejected_unless_the_log_has_the_missing_rows() {
+fn an_older_copy_of_a_segment_is_rejected() {
     contract::run(async {
-        let disk = closed().await;
-        let older = disk.copy();
-        let store = open(&disk).unwrap();
-        let put = Action::Put { value: "1".into(), ttl: None };
-        store.commit(Write::one(Key::new("/d/new"), Guard::Absent, put)).await.unwrap();
+        let disk = TestDisk::default();
+        let store = Embedded::open_on(Arc::new(disk.clone()), EmbeddedOptions::default()).unwrap();
+        let mut older = Vec::new();
+        for n in 0..2 {
+            older = disk.file(LOG);
+            let put = Action::Put { value: "1".into(), ttl: None };
+            let write = Write::one(Key::new(format!("/d/{n}")), Guard::Absent, put);
+            store.commit(write).await.unwrap();
+        }
         store.close();
-        let right = read(&disk.copy()).await.unwrap();
-        disk.put_file(DATA, older.file(DATA));
-        assert_eq!(read(&disk.copy()).await.unwrap().records, right.records);
-        disk.put_file(LOG, older.file(LOG));
+        disk.put_file(LOG, older);
         let refused = open(&disk).err();
         assert!(
             matches!(&refused, Some(Error::Damaged { why, .. }) if why.contains("acknowledged")),
@@ -207,7 +229,7 @@ fn an_older_data_file_is_rejected_unless_the_log_has_the_missing_rows() {
 }
 
 #[test]
-fn the_log_of_another_store_is_rejected() {
+fn the_segment_of_another_store_is_rejected() {
     contract::run(async {
         let (disk, other) = (killed().await, killed().await);
         let right = read(&disk.copy()).await.unwrap();
@@ -218,19 +240,58 @@ fn the_log_of_another_store_is_rejected() {
 
 /// B263
 #[test]
-fn the_data_file_of_another_store_is_rejected() {
+fn a_block_of_another_store_is_rejected() {
     contract::run(async {
         let (disk, other) = (closed().await, closed().await);
         let right = read(&disk.copy()).await.unwrap();
-        // One page of the other store's file in place of ours.
-        let (content, foreign) = (disk.file(DATA), other.file(DATA));
-        for page in 0..content.len() / 4096 {
-            let damaged = disk.copy();
-            let mut content = content.clone();
-            let place = page * 4096..(page + 1) * 4096;
-            content[place.clone()].copy_from_slice(&foreign[place]);
-            damaged.put_file(DATA, content);
-            check(&damaged, &right, &format!("page {page} of another store")).await;
+        let both = |name: &String| name.ends_with(".seg") && other.names().contains(name);
+        for name in disk.names().into_iter().filter(both) {
+            let (content, foreign) = (disk.file(&name), other.file(&name));
+            for block in 0..content.len().min(foreign.len()) / 4096 {
+                let damaged = disk.copy();
+                let mut content = content.clone();
+                let place = block * 4096..(block + 1) * 4096;
+                content[place.clone()].copy_from_slice(&foreign[place]);
+                damaged.put_file(&name, content);
+                check(&damaged, &right, &format!("{name}, block {block} of another store")).await;
+            }
         }
+    });
+}
+
+/// C9
+#[test]
+fn a_salvage_starts_without_the_damaged_objects_and_keeps_the_old_segments() {
+    contract::run(async {
+        let disk = killed().await;
+        let right = read(&disk.copy()).await.unwrap();
+        let log = disk.file(LOG);
+        let frames = frames(&log);
+        let salvage = |disk: &TestDisk| {
+            let options = EmbeddedOptions { salvage: true, ..EmbeddedOptions::default() };
+            Embedded::open_on(Arc::new(disk.clone()), options).unwrap()
+        };
+        // The first frame has only a roster.
+        for (n, (_, end)) in frames.iter().enumerate().skip(2) {
+            let damaged = disk.copy();
+            let mut content = log.clone();
+            content[end - 1] ^= 1;
+            damaged.put_file(LOG, content.clone());
+            assert!(open(&damaged).is_err());
+            let store = salvage(&damaged);
+            let range = Range { prefix: "/d/".into(), ..Range::default() };
+            let page = store.range(range).await.unwrap();
+            let lost = Key::new(format!("/d/{}", n - 1));
+            let expected = right.records.iter().filter(|record| record.key != lost);
+            assert_eq!(page.records, expected.cloned().collect::<Vec<_>>(), "{lost}");
+            assert!(page.revision > right.revision);
+            let gone = store.watch("/d/", right.revision).await.err();
+            assert!(matches!(gone, Some(Error::Compacted { .. })), "{gone:?}");
+            assert_eq!(damaged.file("00000001.seg.damaged"), content);
+            drop(store);
+            assert_eq!(read(&damaged).await.unwrap().records.len(), 11);
+        }
+        let store = salvage(&disk);
+        assert_eq!(store.revision().await.unwrap(), right.revision, "nothing is damaged");
     });
 }

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use headwater_store::embedded::disk::{Disk, Space};
-use redb::StorageBackend;
+use headwater_store::embedded::disk::{Disk, DiskFile, Space};
 
 /// An operation on the disk.
 #[derive(Clone, Debug)]
@@ -58,6 +57,8 @@ struct State {
     failed: usize,
     read_fails: bool,
     syncs_fail: bool,
+    /// Every write fails for lack of space.
+    full: bool,
     /// The free space, if limited.
     free: Option<u64>,
     /// The preallocated files and their sizes.
@@ -105,6 +106,11 @@ impl TestDisk {
     /// Makes every sync of a file fail, or none.
     pub(crate) fn fail_syncs(&self, fail: bool) {
         self.lock().syncs_fail = fail;
+    }
+
+    /// Makes every write fail for lack of space, or none.
+    pub(crate) fn set_full(&self, full: bool) {
+        self.lock().full = full;
     }
 
     /// Limits the free space.
@@ -181,7 +187,7 @@ impl State {
 }
 
 impl Disk for TestDisk {
-    fn open(&self, name: &str) -> io::Result<Box<dyn StorageBackend>> {
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         let inode = self.lock().inode(name);
         Ok(Box::new(TestFile { disk: self.clone(), inode }))
     }
@@ -244,7 +250,7 @@ struct TestFile {
     inode: usize,
 }
 
-impl StorageBackend for TestFile {
+impl DiskFile for TestFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.disk.lock().files[self.inode].len() as u64)
     }
@@ -282,10 +288,15 @@ impl StorageBackend for TestFile {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.disk.lock();
         state.may_fail()?;
+        if state.full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         apply_write(&mut state.files[self.inode], offset, data);
         state.done.push(Done::Wrote { inode: self.inode, offset, data: data.to_vec() });
         Ok(())
     }
+
+    fn drop_cache(&self, _offset: u64, _len: u64) {}
 }
 
 fn apply_write(file: &mut Vec<u8>, offset: u64, data: &[u8]) {

@@ -29,18 +29,13 @@ fn fresh() -> OwningStore<Embedded, TempDir> {
 
 headwater_testkit::store_contract!(fresh());
 
-/// The contract again with a log that fills quickly, so that the data file has nearly all rows.
-mod with_a_small_log {
+/// The contract again with segments that fill quickly, so that the cleaner works.
+mod with_small_segments {
     use super::*;
 
     fn fresh() -> OwningStore<Embedded, TempDir> {
         let dir = tempfile::tempdir().unwrap();
-        let options = EmbeddedOptions {
-            wal_bytes: 64 << 10,
-            bulk_bytes: 64 << 10,
-            large_bytes: 100,
-            ..EmbeddedOptions::default()
-        };
+        let options = EmbeddedOptions { segment_bytes: 64 << 10, ..EmbeddedOptions::default() };
         OwningStore(Embedded::open(dir.path(), options).unwrap(), dir)
     }
 
@@ -69,12 +64,10 @@ proptest! {
     #[test]
     fn any_script_agrees_with_the_model(
         steps in model::script(100, true),
-        wal_bytes in prop_oneof![Just(1), Just(2 << 10), Just(4 << 20)],
-        (bulk_bytes, large_bytes) in prop_oneof![Just((1, 0)), Just((300, 50)), Just((4 << 10, 60))],
+        segment_bytes in prop_oneof![Just(1), Just(10 << 10), Just(4 << 20)],
     ) {
         let disk = Arc::new(TestDisk::default());
-        let options =
-            EmbeddedOptions { wal_bytes, bulk_bytes, large_bytes, ..EmbeddedOptions::default() };
+        let options = EmbeddedOptions { segment_bytes, ..EmbeddedOptions::default() };
         let open = || Embedded::open_on(disk.clone(), options.clone()).unwrap();
         contract::run(model::check(&steps, async || open()));
     }
@@ -113,11 +106,11 @@ fn only_the_owner_can_read_the_directory() {
 fn a_newer_format_is_rejected_and_not_changed() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));
-    std::fs::write(dir.path().join("FORMAT"), "headwater data 4\n").unwrap();
+    std::fs::write(dir.path().join("FORMAT"), "headwater data 5\n").unwrap();
     let before = contents(dir.path());
     let refused = Embedded::open(dir.path(), EmbeddedOptions::default()).err();
     assert!(
-        matches!(&refused, Some(Error::Unavailable(why)) if why.contains("format 4")),
+        matches!(&refused, Some(Error::Unavailable(why)) if why.contains("format 5")),
         "{refused:?}"
     );
     assert_eq!(contents(dir.path()), before);
@@ -125,46 +118,38 @@ fn a_newer_format_is_rejected_and_not_changed() {
 
 /// R95
 #[test]
-fn a_directory_of_an_older_format_is_upgraded() {
-    for format in [1, 2] {
+fn a_directory_of_an_older_format_is_rejected_with_the_way_to_move_it() {
+    for format in [1, 2, 3] {
         let dir = tempfile::tempdir().unwrap();
-        contract::run(take_over(dir.path(), format));
+        std::fs::write(dir.path().join("FORMAT"), format!("headwater data {format}\n")).unwrap();
+        std::fs::write(dir.path().join("data.redb"), "anything").unwrap();
+        let before = contents(dir.path());
+        let refused = Embedded::open(dir.path(), EmbeddedOptions::default()).err();
+        assert!(
+            matches!(&refused, Some(Error::Unavailable(why)) if why.contains("headwater restore")),
+            "{refused:?}"
+        );
+        std::fs::remove_file(dir.path().join("LOCK")).unwrap();
+        assert_eq!(contents(dir.path()), before);
     }
 }
 
-/// Converts a directory to an older format and continues in it.
-async fn take_over(dir: &Path, format: u32) {
-    let store = open(dir);
-    let put = |value: &[u8]| Action::Put { value: value.to_vec().into(), ttl: None };
-    let at = store.commit(Write::one(Key::new("/a"), Guard::Absent, put(b"1"))).await.unwrap().last;
-    drop(store);
-    if format == 1 {
-        for log in ["WAL.0", "WAL.1"] {
-            std::fs::remove_file(dir.join(log)).unwrap();
-        }
+/// C14
+#[test]
+fn data_without_its_format_file_is_rejected() {
+    for name in ["data.redb", "00000002.seg"] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(name), "anything").unwrap();
+        let refused = Embedded::open(dir.path(), EmbeddedOptions::default()).err();
+        assert!(matches!(&refused, Some(Error::Damaged { .. })), "{refused:?}");
+        assert!(dir.path().join(name).exists());
     }
-    let data = redb::Database::open(dir.join("data.redb")).unwrap();
-    let txn = data.begin_write().unwrap();
-    let bulk = redb::TableDefinition::<u32, &[u8; 28]>::new("bulk");
-    assert!(txn.delete_table(bulk).unwrap());
-    txn.commit().unwrap();
-    drop(data);
-    std::fs::write(dir.join("FORMAT"), format!("headwater data {format}\n")).unwrap();
-    assert_eq!(verify_dir(dir, true).unwrap().revision, at);
-    let store = open(dir);
-    let large = vec![b'x'; 5_000];
-    store.commit(Write::one(Key::new("/a"), Guard::At(at), put(&large))).await.unwrap();
-    drop(store);
-    assert_eq!(std::fs::read_to_string(dir.join("FORMAT")).unwrap(), "headwater data 3\n");
-    assert_eq!(verify_dir(dir, true).unwrap().revision, at.next());
-    assert_eq!(open(dir).get(&Key::new("/a")).await.unwrap().unwrap().value, large);
 }
 
 #[test]
 fn space_is_reclaimed_from_files_that_are_partly_in_use() {
     let dir = tempfile::tempdir().unwrap();
-    let options =
-        EmbeddedOptions { wal_bytes: 16 << 10, bulk_bytes: 40 << 10, ..EmbeddedOptions::default() };
+    let options = EmbeddedOptions { segment_bytes: 40 << 10, ..EmbeddedOptions::default() };
     let store = Embedded::open(dir.path(), options.clone()).unwrap();
     contract::run(async {
         let mut newest = BTreeMap::new();
@@ -177,11 +162,11 @@ fn space_is_reclaimed_from_files_that_are_partly_in_use() {
             let done = store.commit(Write::one(key.clone(), guard, put)).await.unwrap();
             newest.insert(key, (done.last, value));
         }
-        let before = files(dir.path(), "BULK.");
+        let before = files(dir.path(), ".seg");
         assert!(before.len() > 20, "{before:?}");
         store.compact(store.revision().await.unwrap()).await.unwrap();
         // 41 rows of 3 KB, the file in use, and files of which half is referenced.
-        while files(dir.path(), "BULK.").len() > 10 {
+        while files(dir.path(), ".seg").len() > 10 {
             tokio::task::yield_now().await;
         }
         let agrees = async |store: &Embedded| {
@@ -192,7 +177,7 @@ fn space_is_reclaimed_from_files_that_are_partly_in_use() {
         };
         agrees(&store).await;
         drop(store);
-        assert_eq!(verify_dir(dir.path(), true).unwrap().objects, newest.len() as u64);
+        assert_eq!(verify_dir(dir.path()).unwrap().objects, newest.len() as u64);
         let store = Embedded::open(dir.path(), options).unwrap();
         agrees(&store).await;
         assert!(store.condition().disk_bytes > 41 * 3_000);
@@ -203,16 +188,16 @@ fn space_is_reclaimed_from_files_that_are_partly_in_use() {
 fn an_unused_file_is_removed_by_the_next_start() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));
-    std::fs::write(dir.path().join("BULK.7"), "a file that a crash left").unwrap();
+    std::fs::write(dir.path().join("00000007.seg"), "a file that a crash left").unwrap();
     drop(open(dir.path()));
-    assert_eq!(files(dir.path(), "BULK."), Vec::<String>::new());
+    assert_eq!(files(dir.path(), ".seg"), ["00000001.seg"]);
 }
 
-/// The names of files with a prefix.
-fn files(dir: &Path, prefix: &str) -> Vec<String> {
+/// The names of files with a suffix.
+fn files(dir: &Path, suffix: &str) -> Vec<String> {
     let names = std::fs::read_dir(dir).unwrap();
     let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    names.filter(|name| name.starts_with(prefix)).collect()
+    names.filter(|name| name.ends_with(suffix)).collect()
 }
 
 #[test]

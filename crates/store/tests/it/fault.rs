@@ -14,14 +14,9 @@ use crate::disk::{Context, Done, Kept, Replay, TestDisk};
 
 const WRITES: usize = 8;
 
-/// With a log so small that nearly every write fills it.
+/// With segments so small that nearly every write fills one.
 fn open(disk: &TestDisk) -> Result<Embedded, Error> {
-    let options = EmbeddedOptions {
-        cache_bytes: 1 << 20,
-        wal_bytes: 4 << 10,
-        bulk_bytes: 8 << 10,
-        ..EmbeddedOptions::default()
-    };
+    let options = EmbeddedOptions { segment_bytes: 8 << 10, ..EmbeddedOptions::default() };
     Embedded::open_on(Arc::new(disk.clone()), options)
 }
 
@@ -234,19 +229,14 @@ fn a_failed_read_is_an_error_and_later_writes_and_reads_succeed() {
             store.commit(create(n)).await.unwrap();
         }
         drop(store);
-        // Without a cache every read reaches the disk.
-        let options = EmbeddedOptions { cache_bytes: 0, ..EmbeddedOptions::default() };
+        // With large segments, the cleaner does not read.
+        let options = EmbeddedOptions::default();
         let store = Embedded::open_on(Arc::new(disk.clone()), options).unwrap();
-        // The first write waits until the entire file was checked.
         store.commit(create(WRITES)).await.unwrap();
         disk.fail_read();
         let failed = store.range(Range { prefix: "/f/".into(), ..Range::default() }).await.err();
         assert!(matches!(failed, Some(Error::Unavailable(_))), "{failed:?}");
-        // redb refuses all calls until the file is reopened: the writer does that at its next tick,
-        // or a write triggers it, which then fails.
-        let first = store.commit(create(WRITES + 1)).await;
-        assert!(matches!(first, Ok(_) | Err(Error::Unavailable(_))), "{first:?}");
-        store.commit(create(WRITES + 2)).await.unwrap();
+        store.commit(create(WRITES + 1)).await.unwrap();
         assert!(state(&store).await.len() > WRITES);
         assert_eq!(store.condition().trouble, None);
     });
@@ -282,5 +272,36 @@ fn a_nearly_full_disk_accepts_only_deletes_and_recovers_automatically() {
         }
         store.commit(create(n)).await.unwrap();
         assert_eq!(disk.reserve(), Some(64 * MIB));
+    });
+}
+
+/// C1
+#[test]
+fn a_full_disk_stops_writes_only_until_there_is_space_again() {
+    contract::run(async {
+        let disk = TestDisk::default();
+        let store = open(&disk).unwrap();
+        let mut written = 0;
+        for round in 0..3 {
+            store.commit(create(written)).await.unwrap();
+            written += 1;
+            disk.set_full(true);
+            for _ in 0..5 {
+                let refused = store.commit(create(written)).await;
+                assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
+            }
+            let trouble = store.condition().trouble.expect("writes fail");
+            assert!(trouble.len() < 200, "round {round}: the reason grows: {trouble}");
+            assert_eq!(disk.reserve(), None, "the reserve is given up");
+            disk.set_full(false);
+            // The writer looks at the space once per second.
+            while store.condition().trouble.is_some() {
+                tokio::task::yield_now().await;
+            }
+        }
+        store.commit(create(written)).await.unwrap();
+        assert_eq!(state(&store).await.len(), written + 1);
+        drop(store);
+        assert_eq!(state(&open(&disk).unwrap()).await.len(), written + 1);
     });
 }

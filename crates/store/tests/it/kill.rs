@@ -22,9 +22,8 @@ const DIR: &str = "HEADWATER_TEST_VICTIM";
 #[test]
 fn victim() {
     let Ok(dir) = std::env::var(DIR) else { return };
-    // A small log, so that kills also hit it while it is absorbed.
-    let options =
-        EmbeddedOptions { wal_bytes: 16 << 10, bulk_bytes: 64 << 10, ..EmbeddedOptions::default() };
+    // Small segments, so that kills also hit the cleaner.
+    let options = EmbeddedOptions { segment_bytes: 64 << 10, ..EmbeddedOptions::default() };
     let store = Embedded::open(Path::new(&dir), options).unwrap();
     contract::run(async {
         let start = store.revision().await.unwrap();

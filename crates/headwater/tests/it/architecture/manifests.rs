@@ -18,7 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that bring I/O or a runtime.
-const IO: &[&str] = &["tokio", "hyper", "redb", "futures"];
+const IO: &[&str] = &["tokio", "hyper", "futures"];
 
 /// The dependencies of one section of a crate's manifest.
 fn dependencies(name: &str, section: &str) -> Vec<String> {

@@ -1,0 +1,385 @@
+//! Backup files: the state at one revision, in one file that can be verified.
+//!
+//! Promise: a changed, missing, added or moved byte is found before anything is restored.
+//!
+//! ```text
+//! "headwater backup"   16 bytes
+//! frames, each:
+//!   length     4  of the payload
+//!   checksum   4  CRC32C of the payload, started from the checksum of the frame before
+//!   payload       its first byte says what it is: 1 head, 2 objects, 3 manifest
+//! ```
+//! One head, any number of frames with objects in key order, one manifest, and nothing after it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::path::Path;
+
+use headwater_api::Revision;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::format::Identity;
+use super::log::Edges;
+use super::row::FieldReader;
+use crate::store::Error;
+
+const MAGIC: &[u8; 16] = b"headwater backup";
+
+/// The number of the backup format that this code reads and writes.
+const FORMAT: u32 = 1;
+
+/// A frame is written once it has this many bytes.
+pub(super) const FRAME_BYTES: usize = 256 << 10;
+
+/// The largest frame: a greater length is damage.
+const FRAME_MAX: usize = 64 << 20;
+
+const HEAD: u8 = 1;
+const OBJECTS: u8 = 2;
+const MANIFEST: u8 = 3;
+
+/// What a backup holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The format of the file.
+    pub format: u32,
+    /// The store it was taken from.
+    pub cluster: Uuid,
+    /// The store's incarnation.
+    pub incarnation: Uuid,
+    /// The revision of the state.
+    pub revision: u64,
+    /// The oldest state the store could still show.
+    pub compacted: u64,
+    /// How many objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Both by type, as in `/registry/<group>/<resource>/`.
+    pub types: BTreeMap<String, Count>,
+    /// How many frames came before the manifest.
+    pub frames: u64,
+    /// The checksum of the last of them, which depends on all.
+    pub digest: u32,
+}
+
+/// Objects and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// How many objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// One object in a backup.
+///
+/// ```text
+/// 8 revision, 8 time, 8 expires, 2 key length, 4 value length, key, value
+/// ```
+pub(super) struct Object<'a> {
+    pub(super) key: &'a str,
+    pub(super) revision: Revision,
+    pub(super) time: i64,
+    pub(super) expires: i64,
+    pub(super) value: &'a [u8],
+}
+
+impl<'a> Object<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.revision.0.to_le_bytes());
+        out.extend_from_slice(&self.time.to_le_bytes());
+        out.extend_from_slice(&self.expires.to_le_bytes());
+        let key_len = u16::try_from(self.key.len()).expect("keys are at most KEY_MAX bytes");
+        out.extend_from_slice(&key_len.to_le_bytes());
+        let value_len = u32::try_from(self.value.len()).expect("values are far below 4 GiB");
+        out.extend_from_slice(&value_len.to_le_bytes());
+        out.extend_from_slice(self.key.as_bytes());
+        out.extend_from_slice(self.value);
+    }
+
+    fn decode(fields: &mut FieldReader<'a>) -> Option<Object<'a>> {
+        let revision = Revision(fields.u64().ok()?);
+        let time = fields.i64().ok()?;
+        let expires = fields.i64().ok()?;
+        let key_len = usize::from(fields.u16().ok()?);
+        let value_len = usize::try_from(fields.u32().ok()?).ok()?;
+        let key = std::str::from_utf8(fields.take(key_len).ok()?).ok()?;
+        let value = fields.take(value_len).ok()?;
+        Some(Object { key, revision, time, expires, value })
+    }
+}
+
+impl Manifest {
+    fn new(identity: &Identity, edges: Edges) -> Manifest {
+        Manifest {
+            format: FORMAT,
+            cluster: identity.cluster,
+            incarnation: identity.incarnation,
+            revision: edges.newest.0,
+            compacted: edges.compacted.0,
+            objects: 0,
+            bytes: 0,
+            types: BTreeMap::new(),
+            frames: 0,
+            digest: 0,
+        }
+    }
+
+    fn count(&mut self, key: &str, bytes: usize) {
+        let bytes = bytes as u64;
+        self.objects += 1;
+        self.bytes += bytes;
+        let name = type_of(key);
+        if !self.types.contains_key(name) {
+            self.types.insert(name.to_owned(), Count::default());
+        }
+        if let Some(count) = self.types.get_mut(name) {
+            count.objects += 1;
+            count.bytes += bytes;
+        }
+    }
+
+    /// The first frame says whose backup it is; it holds no sums yet.
+    fn same_store(&self, head: &Manifest) -> bool {
+        (head.format, head.cluster, head.incarnation, head.revision, head.compacted)
+            == (self.format, self.cluster, self.incarnation, self.revision, self.compacted)
+    }
+}
+
+/// The part of a key that names its type: `/registry/<group>/<resource>/`.
+fn type_of(key: &str) -> &str {
+    let end = key.match_indices('/').nth(3).map_or(key.len(), |(at, _)| at + 1);
+    &key[..end]
+}
+
+/// Writes a backup file.
+pub(super) struct BackupWriter<'a> {
+    out: &'a mut dyn Write,
+    manifest: Manifest,
+    /// Objects of the next frame.
+    frame: Vec<u8>,
+}
+
+impl<'a> BackupWriter<'a> {
+    pub(super) fn new(
+        out: &'a mut dyn Write,
+        identity: &Identity,
+        edges: Edges,
+    ) -> Result<BackupWriter<'a>, Error> {
+        out.write_all(MAGIC).map_err(|error| broken(&error))?;
+        let manifest = Manifest::new(identity, edges);
+        let mut frames = BackupWriter { out, manifest, frame: Vec::with_capacity(FRAME_BYTES) };
+        let head = json(&frames.manifest);
+        frames.write(HEAD, &head)?;
+        Ok(frames)
+    }
+
+    pub(super) fn add(&mut self, object: &Object<'_>) -> Result<(), Error> {
+        self.manifest.count(object.key, object.value.len());
+        object.encode(&mut self.frame);
+        if self.frame.len() >= FRAME_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        if self.frame.is_empty() {
+            return Ok(());
+        }
+        let mut frame = std::mem::take(&mut self.frame);
+        self.write(OBJECTS, &frame)?;
+        frame.clear();
+        self.frame = frame;
+        Ok(())
+    }
+
+    fn write(&mut self, what: u8, payload: &[u8]) -> Result<(), Error> {
+        let len = u32::try_from(payload.len() + 1).expect("a frame is far below 4 GiB");
+        let sum = frame_sum(self.manifest.digest, what, payload);
+        let mut head = [0; 9];
+        head[..4].copy_from_slice(&len.to_le_bytes());
+        head[4..8].copy_from_slice(&sum.to_le_bytes());
+        head[8] = what;
+        self.out
+            .write_all(&head)
+            .and_then(|()| self.out.write_all(payload))
+            .map_err(|error| broken(&error))?;
+        self.manifest.digest = sum;
+        self.manifest.frames += 1;
+        Ok(())
+    }
+
+    pub(super) fn finish(mut self) -> Result<Manifest, Error> {
+        self.flush()?;
+        let manifest = self.manifest.clone();
+        self.write(MANIFEST, &json(&manifest))?;
+        Ok(manifest)
+    }
+}
+
+fn frame_sum(before: u32, what: u8, payload: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c_append(before, &[what]), payload)
+}
+
+fn json(manifest: &Manifest) -> Vec<u8> {
+    serde_json::to_vec(manifest).expect("a manifest is plain data")
+}
+
+pub(super) fn broken(error: &io::Error) -> Error {
+    Error::Unavailable(format!("the backup is incomplete: {error}"))
+}
+
+/// Reads a whole backup and checks everything in it.
+pub fn verify_backup(file: &Path) -> Result<Manifest, Error> {
+    read_backup(file, |_| Ok(()))
+}
+
+/// Reads a backup, frame by frame, each checked before its objects are shown. The objects are only
+/// known to be all there when it returns.
+pub(super) fn read_backup(
+    file: &Path,
+    mut each: impl FnMut(Object<'_>) -> Result<(), Error>,
+) -> Result<Manifest, Error> {
+    let opened = File::open(file);
+    let opened = opened.map_err(|e| Error::Unavailable(format!("{}: {e}", file.display())))?;
+    let mut reader = FrameReader { input: BufReader::new(opened), file, offset: 0, digest: 0 };
+    reader.magic()?;
+    let head = reader.frame()?;
+    let Some((&HEAD, text)) = head.split_first() else {
+        return Err(reader.damaged("the first frame is not the header"));
+    };
+    let head = reader.manifest(text)?;
+    let mut seen = Manifest { frames: 1, digest: reader.digest, ..head.clone() };
+    let mut last_key: Option<String> = None;
+    loop {
+        let frame = reader.frame()?;
+        match frame.split_first() {
+            Some((&OBJECTS, rows)) => {
+                let mut fields = FieldReader(rows);
+                while !fields.0.is_empty() {
+                    let object = Object::decode(&mut fields)
+                        .ok_or_else(|| reader.damaged("an object is truncated"))?;
+                    reader.check_object(&object, &head, last_key.as_deref())?;
+                    seen.count(object.key, object.value.len());
+                    last_key = Some(object.key.to_owned());
+                    each(object)?;
+                }
+                seen.frames += 1;
+                seen.digest = reader.digest;
+            }
+            Some((&MANIFEST, text)) => {
+                let manifest = reader.manifest(text)?;
+                if manifest != seen || !manifest.same_store(&head) {
+                    return Err(reader.damaged("the manifest does not match the content"));
+                }
+                reader.end()?;
+                return Ok(manifest);
+            }
+            _ => return Err(reader.damaged("unknown frame type")),
+        }
+    }
+}
+
+struct FrameReader<'a> {
+    input: BufReader<File>,
+    file: &'a Path,
+    offset: u64,
+    digest: u32,
+}
+
+impl FrameReader<'_> {
+    fn magic(&mut self) -> Result<(), Error> {
+        let mut magic = [0; MAGIC.len()];
+        self.read(&mut magic)?;
+        if &magic == MAGIC {
+            Ok(())
+        } else {
+            Err(self.damaged("the file is not a Headwater backup"))
+        }
+    }
+
+    /// The next payload, once its checksum was compared.
+    fn frame(&mut self) -> Result<Vec<u8>, Error> {
+        let (mut len, mut sum) = ([0; 4], [0; 4]);
+        self.read(&mut len)?;
+        self.read(&mut sum)?;
+        let len = usize::try_from(u32::from_le_bytes(len)).unwrap_or(usize::MAX);
+        if len == 0 || len > FRAME_MAX {
+            return Err(self.damaged("a frame has an impossible length"));
+        }
+        let mut payload = vec![0; len];
+        self.read(&mut payload)?;
+        let found = frame_sum(self.digest, payload[0], &payload[1..]);
+        if found != u32::from_le_bytes(sum) {
+            return Err(self.damaged("the checksum of a frame does not match"));
+        }
+        self.digest = found;
+        Ok(payload)
+    }
+
+    fn read(&mut self, out: &mut [u8]) -> Result<(), Error> {
+        match self.input.read_exact(out) {
+            Ok(()) => {
+                self.offset += out.len() as u64;
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(self.damaged("the file is truncated"))
+            }
+            Err(error) => Err(Error::Unavailable(format!("{}: {error}", self.file.display()))),
+        }
+    }
+
+    fn manifest(&self, text: &[u8]) -> Result<Manifest, Error> {
+        let manifest: Manifest = serde_json::from_slice(text)
+            .map_err(|error| self.damaged(&format!("the manifest cannot be parsed: {error}")))?;
+        if manifest.format != FORMAT {
+            let (file, format) = (self.file.display(), manifest.format);
+            let why =
+                format!("{file} has backup format {format}; this version reads format {FORMAT}");
+            return Err(Error::Unavailable(why));
+        }
+        Ok(manifest)
+    }
+
+    fn check_object(
+        &self,
+        object: &Object<'_>,
+        head: &Manifest,
+        last_key: Option<&str>,
+    ) -> Result<(), Error> {
+        if last_key.is_some_and(|last| last >= object.key) {
+            return Err(self.damaged("the keys are not in order"));
+        }
+        if object.revision.0 > head.revision {
+            return Err(self.damaged("an object is newer than the backup"));
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        match self.input.read(&mut [0]) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(self.damaged("there is data after the manifest")),
+            Err(error) => Err(Error::Unavailable(format!("{}: {error}", self.file.display()))),
+        }
+    }
+
+    fn damaged(&self, why: &str) -> Error {
+        let place = format!("{}, byte {}", self.file.display(), self.offset);
+        Error::Damaged { place, why: why.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_told_from_keys() {
+        assert_eq!(type_of("/registry/core/pods/default/a"), "/registry/core/pods/");
+        assert_eq!(type_of("/registry/core/nodes/a"), "/registry/core/nodes/");
+        assert_eq!(type_of("/odd"), "/odd");
+    }
+}

@@ -1,0 +1,145 @@
+//! The file FORMAT: the number of the data format and the identity of the store.
+//!
+//! Promise: it is written last when a store is created or restored, so a directory without it
+//! contains no store, or an incomplete one. A start refuses every format but its own.
+
+use std::fmt::Write as _;
+use std::io;
+
+use headwater_api::Revision;
+use uuid::Uuid;
+
+use super::disk::Disk;
+use super::row::Seed;
+use super::{damaged, unavailable};
+use crate::store::Error;
+
+/// The number of the format that this code reads and writes.
+const FORMAT: u32 = 4;
+
+pub(super) const FORMAT_FILE: &str = "FORMAT";
+
+const PREFIX: &str = "headwater data ";
+
+const UNFINISHED: &str = "headwater restore, not finished\n";
+
+/// The longest FORMAT that is read.
+const LEN_MAX: u64 = 512;
+
+/// The identity of a store. Written when it is created and never changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The same after backup and restore.
+    pub cluster: Uuid,
+    /// New with every restore.
+    pub incarnation: Uuid,
+    /// The revision of the empty store: one for a new store, higher after a restore.
+    pub first: Revision,
+}
+
+impl Identity {
+    pub(super) fn seed(&self) -> Seed {
+        Seed::of(self.incarnation)
+    }
+
+    fn text(&self) -> String {
+        let Identity { cluster, incarnation, first } = self;
+        let mut text = format!(
+            "{PREFIX}{FORMAT}\ncluster {cluster}\nincarnation {incarnation}\nfirst {first}\n"
+        );
+        let sum = crc32c::crc32c(text.as_bytes());
+        let _ = writeln!(text, "sum {sum:08x}");
+        text
+    }
+
+    fn parse(text: &str) -> Option<Identity> {
+        let mut lines = text.lines().skip(1);
+        let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
+        let cluster = field("cluster")?.parse().ok()?;
+        let incarnation = field("incarnation")?.parse().ok()?;
+        let first = Revision(field("first")?.parse().ok()?);
+        let identity = Identity { cluster, incarnation, first };
+        (identity.text() == text).then_some(identity)
+    }
+}
+
+/// The identity in FORMAT; `None` if there is no such file.
+pub(super) fn read(disk: &dyn Disk) -> Result<Option<Identity>, Error> {
+    let failed = |error: io::Error| unavailable(disk, FORMAT_FILE, &error);
+    if !disk.exists(FORMAT_FILE).map_err(failed)? {
+        return Ok(None);
+    }
+    let file = disk.open(FORMAT_FILE).map_err(failed)?;
+    let len = file.len().map_err(failed)?.min(LEN_MAX);
+    let mut text = vec![0; usize::try_from(len).unwrap_or_default()];
+    file.read(0, &mut text).map_err(failed)?;
+    let text = String::from_utf8_lossy(&text);
+    if text == UNFINISHED {
+        let why = "a restore did not finish; empty the directory and restore again";
+        return Err(damaged(disk, FORMAT_FILE, why));
+    }
+    let first = text.lines().next().unwrap_or_default();
+    match first.strip_prefix(PREFIX).and_then(|number| number.parse().ok()) {
+        Some(FORMAT) => match Identity::parse(&text) {
+            Some(identity) => Ok(Some(identity)),
+            None => Err(damaged(disk, FORMAT_FILE, "the identity of the store is damaged")),
+        },
+        Some(other) => Err(other_format(disk, other)),
+        None => Err(damaged(disk, FORMAT_FILE, "it contains no format number")),
+    }
+}
+
+fn other_format(disk: &dyn Disk, format: u32) -> Error {
+    let place = disk.place();
+    let why = match format {
+        1..FORMAT => format!(
+            "{place} has data format {format}, this version has format {FORMAT}; write a backup \
+             with the version that wrote the directory (headwater backup) and restore it into a \
+             new directory (headwater restore)"
+        ),
+        _ => format!("{place} has data format {format}; this version reads only format {FORMAT}"),
+    };
+    Error::Unavailable(why)
+}
+
+/// Completes the creation of a store.
+pub(super) fn write(disk: &dyn Disk, identity: &Identity) -> Result<(), Error> {
+    write_text(disk, &identity.text())
+}
+
+/// Marks a directory that a restore is filling: until it is done, a start refuses it.
+pub(super) fn write_unfinished(disk: &dyn Disk) -> Result<(), Error> {
+    write_text(disk, UNFINISHED)
+}
+
+fn write_text(disk: &dyn Disk, text: &str) -> Result<(), Error> {
+    let new = format!("{FORMAT_FILE}.new");
+    let write = || {
+        let file = disk.open(&new)?;
+        file.set_len(text.len() as u64)?;
+        file.write(0, text.as_bytes())?;
+        file.sync_data()?;
+        disk.rename(&new, FORMAT_FILE)?;
+        disk.sync()
+    };
+    write().map_err(|error| unavailable(disk, FORMAT_FILE, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_read_as_it_was_written_and_damage_is_found() {
+        let (cluster, incarnation) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let identity = Identity { cluster, incarnation, first: Revision(3) };
+        let text = identity.text();
+        assert_eq!(Identity::parse(&text), Some(identity));
+        for at in PREFIX.len() + 1..text.len() {
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            let found = String::from_utf8(bytes).ok().and_then(|text| Identity::parse(&text));
+            assert_eq!(found, None, "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The log: appends frames to the active segment, and keeps the roster.
+//!
+//! River: group → **log** → published.
+//! Promise: a frame is durable when `append` returns. After a failed write or sync the active
+//! segment is never written or synced again, because the operating system may have dropped the
+//! data and still report later syncs as successful: the frame goes to a new segment, whose roster
+//! excludes whatever the failed write left.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use headwater_api::Revision;
+
+use super::disk::Disk;
+use super::frame::{Draft, FramePosition};
+use super::head::{Head, HeadFile};
+use super::index::RowRef;
+use super::roster::{Roster, SegmentSummary};
+use super::row::Seed;
+use super::segment::{FreeFiles, Segment, remove};
+
+/// The segments and where the next frame goes.
+#[derive(Debug)]
+pub(super) struct Log {
+    disk: Arc<dyn Disk>,
+    seed: Seed,
+    segment_bytes: u64,
+    head: HeadFile,
+    /// All segments but the active one.
+    sealed: BTreeMap<u64, SegmentSummary>,
+    active: Option<Active>,
+    /// The sequence of the last frame, written or failed, and of the last one that is durable.
+    sequence: u64,
+    durable: u64,
+    /// The number of the last segment.
+    number: u64,
+    /// The list of segments changed since the last roster.
+    roster_changed: bool,
+    pub(super) free: FreeFiles,
+}
+
+/// The segment that frames are appended to.
+#[derive(Debug)]
+pub(super) struct Active {
+    pub(super) segment: Arc<Segment>,
+    pub(super) summary: SegmentSummary,
+}
+
+/// The position of a frame that was appended.
+#[derive(Debug)]
+pub(super) struct Appended {
+    pub(super) segment: Arc<Segment>,
+    pub(super) offset: u64,
+}
+
+impl Appended {
+    /// The position of a row, from its position in the frame.
+    pub(super) fn place(&self, row: RowRef) -> RowRef {
+        let small = |number: u64| u32::try_from(number).expect("segments are below 4 GiB");
+        let offset = small(self.offset) + row.offset;
+        RowRef { segment: small(self.segment.number), offset, ..row }
+    }
+}
+
+/// The revisions that a frame records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Edges {
+    pub(super) newest: Revision,
+    pub(super) compacted: Revision,
+}
+
+/// The segments that a start found.
+#[derive(Debug, Default)]
+pub(super) struct LogFiles {
+    pub(super) sealed: BTreeMap<u64, SegmentSummary>,
+    pub(super) active: Option<Active>,
+    pub(super) sequence: u64,
+    pub(super) number: u64,
+    pub(super) free: FreeFiles,
+}
+
+impl Log {
+    pub(super) fn new(
+        disk: Arc<dyn Disk>,
+        seed: Seed,
+        segment_bytes: u64,
+        head: HeadFile,
+        files: LogFiles,
+    ) -> Log {
+        let LogFiles { sealed, active, sequence, number, free } = files;
+        Log {
+            disk,
+            seed,
+            segment_bytes,
+            head,
+            sealed,
+            active,
+            sequence,
+            durable: sequence,
+            number,
+            roster_changed: false,
+            free,
+        }
+    }
+
+    /// Writes a frame and syncs it.
+    pub(super) fn append(&mut self, draft: &mut Draft, edges: Edges) -> io::Result<Appended> {
+        let (len, limit) = (draft.len() as u64, self.segment_bytes);
+        let offset = match self.active.take_if(|active| active.summary.len + len <= limit) {
+            None => self.begin(draft, edges)?,
+            Some(mut active) => {
+                let roster = self.roster_changed.then(|| self.roster(active.summary.number));
+                let written = self.write(&mut active, draft, edges, roster.as_ref());
+                // Without the failed frame, which `write` did not count.
+                self.active = Some(active);
+                match written {
+                    Ok(offset) => {
+                        self.durable = self.sequence;
+                        self.write_head(edges.newest, false);
+                        offset
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "an append failed; continuing in a new segment");
+                        self.begin(draft, edges)?
+                    }
+                }
+            }
+        };
+        self.roster_changed = false;
+        let segment = &self.active.as_ref().expect("a frame was written to it").segment;
+        Ok(Appended { segment: segment.clone(), offset })
+    }
+
+    /// Starts a segment with a frame that has a roster.
+    fn begin(&mut self, draft: &mut Draft, edges: Edges) -> io::Result<u64> {
+        self.seal();
+        self.number += 1;
+        let number = self.number;
+        let segment = Arc::new(self.free.segment(&*self.disk, number)?);
+        let summary = SegmentSummary { number, ..SegmentSummary::default() };
+        let mut active = Active { segment, summary };
+        let roster = self.roster(number);
+        let written = self.write(&mut active, draft, edges, Some(&roster));
+        match written.and_then(|offset| self.disk.sync().map(|()| offset)) {
+            Ok(offset) => {
+                self.active = Some(active);
+                self.durable = self.sequence;
+                // A power failure may lose the name of a segment, which only HEAD would notice.
+                self.write_head(edges.newest, false);
+                if let Err(error) = self.head.sync() {
+                    tracing::warn!(%error, "cannot sync HEAD");
+                }
+                Ok(offset)
+            }
+            Err(error) => {
+                drop(active);
+                remove(&*self.disk, &Segment::name(number));
+                Err(error)
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        active: &mut Active,
+        draft: &mut Draft,
+        Edges { newest, compacted }: Edges,
+        roster: Option<&Roster>,
+    ) -> io::Result<u64> {
+        self.sequence += 1;
+        let Active { segment, summary } = active;
+        let (number, sequence) = (summary.number, self.sequence);
+        let position =
+            FramePosition { segment: number, sequence, newest, compacted, is_base: false };
+        let (bytes, header) = draft.seal(position, roster);
+        segment.file.write(summary.len, bytes)?;
+        segment.file.sync_data()?;
+        let offset = summary.len;
+        summary.add(header.len(), header.rows, header.digest);
+        Ok(offset)
+    }
+
+    /// Ends the active segment: nothing is appended to it any more.
+    pub(super) fn seal(&mut self) {
+        if let Some(Active { summary, .. }) = self.active.take()
+            && summary.len > 0
+        {
+            self.sealed.insert(summary.number, summary);
+        }
+    }
+
+    /// The list of all segments, with this one open.
+    fn roster(&self, open: u64) -> Roster {
+        let open = SegmentSummary { number: open, is_open: true, ..SegmentSummary::default() };
+        Roster { segments: self.sealed.values().copied().chain([open]).collect() }
+    }
+
+    /// Exchanges segments for one that has copies of all their needed rows. Takes effect with the
+    /// next frame.
+    pub(super) fn exchange(&mut self, dropped: &[u64], base: Option<SegmentSummary>) {
+        self.sealed.retain(|number, _| !dropped.contains(number));
+        self.sealed.extend(base.map(|summary| (summary.number, summary)));
+        self.roster_changed = true;
+    }
+
+    /// All segments that are complete.
+    pub(super) fn sealed(&self) -> impl Iterator<Item = &SegmentSummary> {
+        self.sealed.values()
+    }
+
+    /// Whether the active segment is at least half full.
+    pub(super) fn is_half_full(&self) -> bool {
+        self.active.as_ref().is_some_and(|active| active.summary.len * 2 >= self.segment_bytes)
+    }
+
+    /// The number of a new segment for the cleaner.
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    pub(super) fn seed(&self) -> Seed {
+        self.seed
+    }
+
+    fn write_head(&self, revision: Revision, is_clean: bool) {
+        let head = Head { sequence: self.durable, revision, is_clean };
+        if let Err(error) = self.head.write(head) {
+            tracing::warn!(%error, "cannot write HEAD; a restart may not notice lost writes");
+        }
+    }
+
+    /// Records that everything is synced.
+    pub(super) fn close(&self, newest: Revision) {
+        self.write_head(newest, true);
+        if let Err(error) = self.head.sync() {
+            tracing::warn!(%error, "cannot record the clean stop in HEAD");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Segments: the files of the log, and how rows are read from them.
+//!
+//! River: frame → **segment** → reads.
+//! Promise: a file is reused for another segment only when nobody can read it any more.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::disk::{Disk, DiskFile};
+use super::index::RowRef;
+use super::row::{Bad, Row, Seed};
+use crate::change::Version;
+use crate::key::Key;
+use crate::store::{Error, Record};
+
+const SUFFIX: &str = ".seg";
+const FREE_SUFFIX: &str = ".free";
+
+/// The maximum number of files that wait for reuse.
+const FREE_MAX: usize = 2;
+
+/// Rows of one range are read together if the gap between them is at most this, in bytes.
+const GAP_MAX: u64 = 16 << 10;
+
+/// The maximum length of one read of several rows.
+const READ_MAX: u64 = 1 << 20;
+
+/// The bytes that a spare file is prefilled with at a time.
+const FILL: usize = 1 << 20;
+
+/// One file of the log.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) number: u64,
+    pub(super) file: Box<dyn DiskFile>,
+}
+
+/// The segments that readers need.
+pub(super) type SegmentMap = BTreeMap<u64, Arc<Segment>>;
+
+impl Segment {
+    /// Opens the file of a segment, or creates it.
+    pub(super) fn open(disk: &dyn Disk, number: u64) -> io::Result<Segment> {
+        Ok(Segment { number, file: disk.open(&Segment::name(number))? })
+    }
+
+    pub(super) fn name(number: u64) -> String {
+        format!("{number:08}{SUFFIX}")
+    }
+
+    /// The number in the name of a segment's file.
+    pub(super) fn number_of(name: &str) -> Option<u64> {
+        let number = name.strip_suffix(SUFFIX)?.parse().ok()?;
+        (Segment::name(number) == name).then_some(number)
+    }
+
+    /// The file up to a length, or all of it.
+    pub(super) fn read_to(&self, len: Option<u64>) -> io::Result<Vec<u8>> {
+        let there = self.file.len()?;
+        let mut bytes =
+            vec![0; usize::try_from(len.map_or(there, |len| len.min(there))).unwrap_or(0)];
+        self.file.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn read(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
+        self.file.read(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// Reads rows from the segments of one state. Segments that are dropped later stay readable.
+#[derive(Clone, Debug)]
+pub(super) struct RowReader {
+    pub(super) seed: Seed,
+    pub(super) segments: Arc<SegmentMap>,
+}
+
+impl RowReader {
+    /// Reads a row and checks it.
+    pub(super) fn row<T>(
+        &self,
+        at: RowRef,
+        read: impl FnOnce(Row<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let bytes = self.bytes(&at, u64::from(at.offset), u64::from(at.len))?;
+        read(self.decode(&at, &bytes)?)
+    }
+
+    /// The value of a row, which must belong to this key.
+    pub(super) fn version(&self, at: RowRef, key: &str) -> Result<Version, Error> {
+        let mut bytes = self.bytes(&at, u64::from(at.offset), u64::from(at.len))?;
+        let len = self.value_len(&at, &bytes, key)?;
+        let value = Bytes::from(bytes.split_off(bytes.len() - len));
+        Ok(Version { revision: at.revision, value })
+    }
+
+    /// The values of many rows, in the given order. Rows that are neighbours are read together.
+    pub(super) fn records(&self, rows: Vec<(Key, RowRef)>) -> Result<Vec<Record>, Error> {
+        let mut order: Vec<usize> = (0..rows.len()).collect();
+        order.sort_unstable_by_key(|n| (rows[*n].1.segment, rows[*n].1.offset));
+        let mut values = vec![Bytes::new(); rows.len()];
+        let mut rest = order.as_slice();
+        while let Some((first, _)) = rest.split_first() {
+            let start = rows[*first].1;
+            let (mut count, mut end) = (0, u64::from(start.offset));
+            for n in rest {
+                let next = rows[*n].1;
+                let next_end = u64::from(next.offset) + u64::from(next.len);
+                let near = next.segment == start.segment && u64::from(next.offset) <= end + GAP_MAX;
+                if count > 0 && !(near && next_end - u64::from(start.offset) <= READ_MAX) {
+                    break;
+                }
+                (count, end) = (count + 1, next_end);
+            }
+            let bytes =
+                self.bytes(&start, u64::from(start.offset), end - u64::from(start.offset))?;
+            for n in &rest[..count] {
+                let (key, at) = &rows[*n];
+                let row = &bytes[(at.offset - start.offset) as usize..][..at.len as usize];
+                let len = self.value_len(at, row, key.as_str())?;
+                values[*n] = Bytes::copy_from_slice(&row[row.len() - len..]);
+            }
+            rest = &rest[count..];
+        }
+        let record = |((key, at), value): ((Key, RowRef), Bytes)| Record {
+            key,
+            revision: at.revision,
+            value,
+        };
+        Ok(rows.into_iter().zip(values).map(record).collect())
+    }
+
+    /// Checks a row of a key and returns the length of its value, which is the end of the row.
+    fn value_len(&self, at: &RowRef, bytes: &[u8], key: &str) -> Result<usize, Error> {
+        let row = self.decode(at, bytes)?;
+        if row.key != key {
+            return Err(damaged(at, "it belongs to another key"));
+        }
+        Ok(row.value.len())
+    }
+
+    fn decode<'a>(&self, at: &RowRef, bytes: &'a [u8]) -> Result<Row<'a>, Error> {
+        let row = Row::decode(self.seed, bytes).map_err(|Bad(why)| damaged(at, why))?;
+        if row.revision != at.revision {
+            return Err(damaged(at, "it belongs to another revision"));
+        }
+        Ok(row)
+    }
+
+    fn bytes(&self, at: &RowRef, offset: u64, len: u64) -> Result<Vec<u8>, Error> {
+        let segment = self.segments.get(&u64::from(at.segment));
+        let segment = segment.ok_or_else(|| damaged(at, "the segment is missing"))?;
+        segment.read(offset, len).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => damaged(at, "the segment is truncated"),
+            _ => Error::Unavailable(format!("{}: {error}", place(at))),
+        })
+    }
+}
+
+fn place(at: &RowRef) -> String {
+    let name = Segment::name(u64::from(at.segment));
+    format!("{name}, byte {}, revision {}", at.offset, at.revision)
+}
+
+fn damaged(at: &RowRef, why: &str) -> Error {
+    Error::Damaged { place: place(at), why: why.into() }
+}
+
+/// Files that can be reused for new segments: appending to a file that already has its length
+/// costs the file system's journal nothing.
+#[derive(Debug, Default)]
+pub(super) struct FreeFiles {
+    names: Vec<String>,
+}
+
+impl FreeFiles {
+    /// Keeps some free files and removes the others.
+    pub(super) fn adopt(disk: &dyn Disk, names: impl Iterator<Item = String>) -> FreeFiles {
+        let mut free = FreeFiles::default();
+        for name in names {
+            match free.names.len() < FREE_MAX && name.ends_with(FREE_SUFFIX) {
+                true => free.names.push(name),
+                false => remove(disk, &name),
+            }
+        }
+        free
+    }
+
+    pub(super) fn is_free_name(name: &str) -> bool {
+        name.ends_with(FREE_SUFFIX)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// A file for a new segment: a free one if there is any. The names are not synced.
+    pub(super) fn segment(&mut self, disk: &dyn Disk, number: u64) -> io::Result<Segment> {
+        if let Some(name) = self.names.pop() {
+            disk.rename(&name, &Segment::name(number))?;
+        }
+        Segment::open(disk, number)
+    }
+
+    /// Takes the file of a segment that no roster lists any more.
+    pub(super) fn give(&mut self, disk: &dyn Disk, segment: Arc<Segment>, len_min: u64) {
+        let name = Segment::name(segment.number);
+        let reusable = self.names.len() < FREE_MAX
+            && segment.file.len().is_ok_and(|len| len >= len_min)
+            // Nobody can get another reference: the segment is in no map any more.
+            && Arc::strong_count(&segment) == 1;
+        drop(segment);
+        let free = name.replace(SUFFIX, FREE_SUFFIX);
+        match reusable && disk.rename(&name, &free).is_ok() {
+            true => self.names.push(free),
+            false => remove(disk, &name),
+        }
+    }
+
+    /// Adds a spare that was prefilled.
+    pub(super) fn add(&mut self, name: String) {
+        self.names.push(name);
+    }
+}
+
+/// Creates a file of zeros for a later segment.
+pub(super) fn prefill(disk: &dyn Disk, len: u64) -> io::Result<String> {
+    let name = format!("spare{FREE_SUFFIX}");
+    let file = disk.open(&name)?;
+    let zeros = vec![0; FILL];
+    let mut at = 0;
+    while at < len {
+        let piece = usize::try_from(len - at).unwrap_or(FILL).min(FILL);
+        file.write(at, &zeros[..piece])?;
+        at += piece as u64;
+    }
+    file.sync_data()?;
+    Ok(name)
+}
+
+/// Removes a file that nothing refers to. The next start tries again.
+pub(super) fn remove(disk: &dyn Disk, name: &str) {
+    if let Err(error) = disk.remove(name) {
+        tracing::warn!(name, %error, "cannot remove an unused file");
+    }
+}

@@ -206,7 +206,10 @@ fn every_cited_clause_exists() {
         wrong.extend(unknown(&cited, &clauses).into_iter().map(|name| (path.clone(), name)));
     }
     for path in files(&root().join("docs"), "md") {
-        let cited = cited(&fs::read_to_string(&path).unwrap());
+        let text = fs::read_to_string(&path).unwrap();
+        // The number of a clause that was dropped is struck through.
+        let kept: Vec<&str> = text.lines().filter(|line| !line.starts_with("- ~~")).collect();
+        let cited = cited(&kept.join("\n"));
         wrong.extend(unknown(&cited, &clauses).into_iter().map(|name| (path.clone(), name)));
     }
     assert!(wrong.is_empty(), "{wrong:#?}");

@@ -5,7 +5,7 @@
 //! work, alternately, run by run.
 
 use std::ops::Range;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -21,7 +21,7 @@ use crate::report::Case;
 use crate::report::extra::{BATCH, ExtraCost};
 use crate::report::figures::Figures;
 use crate::target::measure::{Meter, rss};
-use crate::target::{ScratchDir, TargetServer, end, ready};
+use crate::target::{Process, ScratchDir, TargetServer};
 
 pub(crate) mod server;
 
@@ -215,35 +215,14 @@ async fn go(connection: &mut Connection) -> Result<()> {
     drain(connection, "/go").await
 }
 
-/// A process that runs the bare server.
-pub(crate) struct BareServer {
-    child: Child,
-    pub(crate) target: TargetServer,
-    /// Removed after the process has exited.
-    _home: ScratchDir,
-}
-
-impl BareServer {
-    pub(crate) fn start() -> Result<BareServer> {
-        let home = ScratchDir::new()?;
-        let kubeconfig = home.path().join("kubeconfig");
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["bench", "floor-server", "--kubeconfig"]).arg(&kubeconfig);
-        let mut child = ready(&mut command).context("the bare server did not start")?;
-        match TargetServer::process("floor", &kubeconfig, child.id()) {
-            Ok(target) => Ok(BareServer { child, target, _home: home }),
-            Err(error) => {
-                end(&mut child);
-                Err(error)
-            }
-        }
-    }
-}
-
-impl Drop for BareServer {
-    fn drop(&mut self) {
-        end(&mut self.child);
-    }
+/// Starts a process that runs the bare server.
+pub(crate) async fn start() -> Result<TargetServer> {
+    let home = ScratchDir::new()?;
+    let kubeconfig = home.path().join("kubeconfig");
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["bench", "floor-server", "--kubeconfig"]).arg(&kubeconfig);
+    let process = Process::ready(&mut command).context("the bare server did not start")?;
+    TargetServer::process("floor", &kubeconfig, home, process).await
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ async fn measure(scenario: Scenario, common: CommonFlags, printer: Printer) -> R
     let memory = common.memory;
     let mut session = session(common, printer);
     if with_floor {
-        session.with_floor()?;
+        session.with_floor().await?;
     }
     Box::pin(dispatch(&mut session, scenario, memory)).await?;
     if with_machine {

@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result};
 
-use crate::bare::{BareServer, BareWork};
+use crate::bare::{self, BareWork};
 use crate::load::clean;
 use crate::report::figures::{Figure, Figures};
 use crate::report::{Case, Report, Row};
@@ -15,7 +15,7 @@ pub(crate) struct Session {
     sources: Vec<ServerSource>,
     servers: Vec<TargetServer>,
     runs: usize,
-    bare: Option<BareServer>,
+    bare: Option<TargetServer>,
     pub(crate) report: Report,
 }
 
@@ -25,8 +25,8 @@ impl Session {
     }
 
     /// Starts the bare server: each case then also measures it with similar work.
-    pub(crate) fn with_floor(&mut self) -> Result<()> {
-        self.bare = Some(BareServer::start()?);
+    pub(crate) async fn with_floor(&mut self) -> Result<()> {
+        self.bare = Some(bare::start().await?);
         Ok(())
     }
 
@@ -47,9 +47,9 @@ impl Session {
     }
 
     /// A second, empty server like the first, if the bench starts it.
-    pub(crate) fn twin(&self) -> Result<Option<TargetServer>> {
+    pub(crate) async fn twin(&self) -> Result<Option<TargetServer>> {
         match self.sources.first() {
-            Some(source @ ServerSource::Own { .. }) => source.open().map(Some),
+            Some(source @ ServerSource::Own { .. }) => source.open().await.map(Some),
             _ => Ok(None),
         }
     }
@@ -93,7 +93,7 @@ impl Session {
             let done = runs.first().and_then(|runs| runs.last()?.get(Figure::Count));
             let ready = done.and_then(|units| BareWork::of(&case, units as usize));
             if let (Some(ready), Some(bare)) = (ready, &self.bare) {
-                floors.push(ready.once(&bare.target).await.context("on the bare server")?);
+                floors.push(ready.once(bare).await.context("on the bare server")?);
             }
         }
         self.report(&case, &runs, &floors);
@@ -140,7 +140,7 @@ impl Session {
 
 /// Opens a server. Deletes the objects that earlier runs left in a running one.
 async fn open(source: &ServerSource) -> Result<TargetServer> {
-    let target = source.open()?;
+    let target = source.open().await?;
     if let ServerSource::Running { .. } = source {
         clean::delete_leftovers(&target.endpoint).await?;
     }

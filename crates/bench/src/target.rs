@@ -1,12 +1,12 @@
 //! The measured servers: a process that the bench starts and removes, or a running server.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal};
 
 use crate::kubeconfig::Endpoint;
@@ -34,14 +34,14 @@ impl ServerSource {
     }
 
     /// Starts or connects to the server.
-    pub(crate) fn open(&self) -> Result<TargetServer> {
+    pub(crate) async fn open(&self) -> Result<TargetServer> {
         match self {
             ServerSource::Own { memory } => {
-                let started = ServerProcess::new(ScratchDir::new()?, *memory)?;
-                TargetServer::of(started).map(|(target, _)| target)
+                let (target, _) = TargetServer::start(ScratchDir::new()?, *memory).await?;
+                Ok(target)
             }
             ServerSource::Running { kubeconfig, pids } => {
-                let endpoint = Endpoint::read(kubeconfig)?;
+                let endpoint = Endpoint::read(kubeconfig).await?;
                 let (kubeconfig, pids) = (kubeconfig.clone(), pids.clone());
                 Ok(TargetServer { name: self.name(), endpoint, kubeconfig, pids, started: None })
             }
@@ -55,24 +55,41 @@ pub(crate) struct TargetServer {
     pub(crate) kubeconfig: PathBuf,
     /// The processes of the server; if empty, CPU and memory come from its `/metrics`.
     pub(crate) pids: Vec<u32>,
-    started: Option<ServerProcess>,
+    /// The process that the bench started; its directory is removed after it has exited.
+    started: Option<(Process, ScratchDir)>,
 }
 
 impl TargetServer {
-    /// A started server, and the time from start to ready.
-    pub(crate) fn of(started: ServerProcess) -> Result<(TargetServer, Duration)> {
-        let kubeconfig = started.kubeconfig();
-        let endpoint = Endpoint::read(&kubeconfig)?;
-        let (pids, took) = (vec![started.child.id()], started.took);
-        let name = "headwater".into();
-        Ok((TargetServer { name, endpoint, kubeconfig, pids, started: Some(started) }, took))
+    /// Starts a server with the data of a directory; also returns the time until it was ready.
+    pub(crate) async fn start(home: ScratchDir, memory: bool) -> Result<(TargetServer, Duration)> {
+        let kubeconfig = home.path().join("kubeconfig");
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["serve", "--bind", "127.0.0.1:0", "--kubeconfig-out"]).arg(&kubeconfig);
+        // All requests come from one user.
+        command.args(["--max-watches", "10000000", "--max-watches-per-user", "10000000"]);
+        command.args(["--max-list-bytes", "1024GiB"]);
+        match memory {
+            true => command.arg("--memory"),
+            false => command.arg("--data-dir").arg(home.path().join("data")),
+        };
+        let began = Instant::now();
+        let process = Process::ready(&mut command).context("cannot start a server to measure")?;
+        let took = began.elapsed();
+        let target = TargetServer::process("headwater", &kubeconfig, home, process).await?;
+        Ok((target, took))
     }
 
-    /// A process that the caller started and stops.
-    pub(crate) fn process(name: &str, kubeconfig: &Path, pid: u32) -> Result<TargetServer> {
-        let endpoint = Endpoint::read(kubeconfig)?;
+    /// A process that serves, with the directory of its kubeconfig.
+    pub(crate) async fn process(
+        name: &str,
+        kubeconfig: &Path,
+        home: ScratchDir,
+        process: Process,
+    ) -> Result<TargetServer> {
+        let endpoint = Endpoint::read(kubeconfig).await?;
         let (name, kubeconfig) = (name.to_owned(), kubeconfig.to_owned());
-        Ok(TargetServer { name, endpoint, kubeconfig, pids: vec![pid], started: None })
+        let pids = vec![process.id()];
+        Ok(TargetServer { name, endpoint, kubeconfig, pids, started: Some((process, home)) })
     }
 
     /// Whether the bench started it.
@@ -80,9 +97,14 @@ impl TargetServer {
         self.started.is_some()
     }
 
-    /// Stops the server and keeps its data.
+    /// Stops the server with SIGTERM and keeps its data.
     pub(crate) fn stop(self) -> Result<ScratchDir> {
-        self.started.context("the bench did not start this server and cannot stop it")?.stop()
+        let started = self.started;
+        let (mut process, home) =
+            started.context("the bench did not start this server and cannot stop it")?;
+        rustix::process::kill_process(Pid::from_child(&process.0), Signal::TERM)?;
+        process.0.wait()?;
+        Ok(home)
     }
 }
 
@@ -111,62 +133,28 @@ impl Drop for ScratchDir {
     }
 }
 
-/// A server process of this program.
-pub(crate) struct ServerProcess {
-    child: Child,
-    /// The time from its start to the line "ready".
-    took: Duration,
-    /// Removed after the process has exited.
-    home: Option<ScratchDir>,
-}
+/// A process that ends when this value is dropped.
+pub(crate) struct Process(Child);
 
-impl ServerProcess {
-    pub(crate) fn new(home: ScratchDir, memory: bool) -> Result<ServerProcess> {
-        let data = home.0.join("data");
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["serve", "--bind", "127.0.0.1:0", "--kubeconfig-out"]);
-        command.arg(home.0.join("kubeconfig"));
-        // All requests come from one user.
-        command.args(["--max-watches", "10000000", "--max-watches-per-user", "10000000"]);
-        command.args(["--max-list-bytes", "1024GiB"]);
-        match memory {
-            true => command.arg("--memory"),
-            false => command.arg("--data-dir").arg(&data),
-        };
-        let began = Instant::now();
-        let child = ready(&mut command).context("cannot start a server to measure")?;
-        Ok(ServerProcess { child, took: began.elapsed(), home: Some(home) })
+impl Process {
+    /// Starts a process; also returns the lines that it prints.
+    pub(crate) fn start(command: &mut Command) -> Result<(Process, Lines<BufReader<ChildStdout>>)> {
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let stdout = child.stdout.take().context("the output is not a pipe")?;
+        Ok((Process(child), BufReader::new(stdout).lines()))
     }
 
-    fn kubeconfig(&self) -> PathBuf {
-        self.home.as_ref().map(|home| home.0.join("kubeconfig")).unwrap_or_default()
+    /// Starts a process and waits until it prints "ready".
+    pub(crate) fn ready(command: &mut Command) -> Result<Process> {
+        let (process, lines) = Process::start(command)?;
+        let is_ready = lines.map_while(Result::ok).any(|line| line.starts_with("ready"));
+        ensure!(is_ready, "the process exited before it was ready");
+        Ok(process)
     }
 
-    /// Stops the process with SIGTERM and keeps its data.
-    fn stop(mut self) -> Result<ScratchDir> {
-        let pid = Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, Signal::TERM)?;
-        self.child.wait()?;
-        self.home.take().context("the server was stopped before")
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
     }
-}
-
-impl Drop for ServerProcess {
-    fn drop(&mut self) {
-        end(&mut self.child);
-    }
-}
-
-/// Starts a process and waits until it prints "ready".
-pub(crate) fn ready(command: &mut Command) -> Result<Child> {
-    let mut child = command.stdout(Stdio::piped()).spawn()?;
-    let stdout = child.stdout.take().context("the output is not a pipe")?;
-    let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
-    if !lines.any(|line| line.starts_with("ready")) {
-        end(&mut child);
-        bail!("the process exited before it was ready");
-    }
-    Ok(child)
 }
 
 /// Maximum time from SIGTERM to the exit of a process.
@@ -174,16 +162,22 @@ const END_MAX: Duration = Duration::from_secs(5);
 
 const END_POLL: Duration = Duration::from_millis(5);
 
-/// Stops a process with SIGTERM, and with SIGKILL if it does not exit within [`END_MAX`].
-pub(crate) fn end(child: &mut Child) {
-    let _ = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
-    let asked = Instant::now();
-    while asked.elapsed() < END_MAX {
-        match child.try_wait() {
-            Ok(None) => std::thread::sleep(END_POLL),
-            Ok(Some(_)) | Err(_) => return,
+/// Stops the process with SIGTERM, and with SIGKILL if it does not exit within [`END_MAX`].
+impl Drop for Process {
+    fn drop(&mut self) {
+        let child = &mut self.0;
+        if let Ok(Some(_)) = child.try_wait() {
+            return;
         }
+        let _ = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
+        let asked = Instant::now();
+        while asked.elapsed() < END_MAX {
+            match child.try_wait() {
+                Ok(None) => std::thread::sleep(END_POLL),
+                Ok(Some(_)) | Err(_) => return,
+            }
+        }
+        let _ = child.kill();
+        let _ = child.wait();
     }
-    let _ = child.kill();
-    let _ = child.wait();
 }

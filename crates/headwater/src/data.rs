@@ -84,7 +84,7 @@ async fn call(
     remote: &RemoteFlags,
     request: Request<Full<Bytes>>,
 ) -> Result<(Connection, Incoming)> {
-    let mut connection = Connection::open(&Endpoint::read(&remote.kubeconfig)?).await?;
+    let mut connection = Connection::open(&Endpoint::read(&remote.kubeconfig).await?).await?;
     let response = successful(connection.send(request).await?).await?;
     Ok((connection, response.into_body()))
 }

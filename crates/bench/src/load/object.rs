@@ -147,50 +147,7 @@ pub(crate) fn config_map(index: usize, namespace: &str) -> Vec<u8> {
 pub(crate) const WIDGETS: &str = "/apis/bench.example.org/v1";
 
 /// Their definition: a schema with defaults, bounds and a validation rule, as operators have them.
-pub(crate) const DEFINITION: &str = r#"{
-  "apiVersion": "apiextensions.k8s.io/v1",
-  "kind": "CustomResourceDefinition",
-  "metadata": {"name": "widgets.bench.example.org"},
-  "spec": {
-    "group": "bench.example.org",
-    "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
-    "scope": "Namespaced",
-    "versions": [{
-      "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
-      "schema": {"openAPIV3Schema": {
-        "type": "object", "required": ["spec"],
-        "properties": {
-          "spec": {
-            "type": "object", "required": ["size", "parts"],
-            "x-kubernetes-validations": [{"rule": "self.size <= self.limit", "message": "larger than its limit"}],
-            "properties": {
-              "size": {"type": "integer", "minimum": 1},
-              "limit": {"type": "integer", "default": 1000},
-              "color": {"type": "string", "enum": ["red", "green", "blue"]},
-              "owner": {"type": "string", "maxLength": 63, "pattern": "^[a-z0-9-]+$"},
-              "options": {"type": "object", "additionalProperties": {"type": "string"}},
-              "parts": {
-                "type": "array", "maxItems": 64,
-                "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
-                "items": {
-                  "type": "object", "required": ["name"],
-                  "properties": {
-                    "name": {"type": "string"},
-                    "count": {"type": "integer", "default": 1},
-                    "material": {"type": "string"},
-                    "supplier": {"type": "string"},
-                    "optional": {"type": "boolean", "default": false}
-                  }
-                }
-              }
-            }
-          },
-          "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}
-        }
-      }}
-    }]
-  }
-}"#;
+pub(crate) const DEFINITION: &str = include_str!("definition.json");
 
 /// A custom resource of about 2 KB.
 pub(crate) fn widget(index: usize, namespace: &str) -> Vec<u8> {

@@ -3,9 +3,9 @@
 //! Each representation of a pod runs in its own process, so CPU and memory are those of the client
 //! alone. kube-runtime's reflector does the same work in the same run, for the ratios.
 
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufReader, Lines};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -18,7 +18,7 @@ use crate::report::figures::{Figure, Figures};
 use crate::report::{self, Row};
 use crate::session::Session;
 use crate::target::measure::Usage;
-use crate::target::{TargetServer, end};
+use crate::target::{Process, TargetServer};
 
 pub(crate) mod follow;
 
@@ -131,7 +131,8 @@ impl KeepCase {
 
 /// A process of this program that caches pods.
 struct Follower {
-    child: Child,
+    /// Ends with this value.
+    _process: Process,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
@@ -141,21 +142,14 @@ impl Follower {
         command.args(["bench", "follow", "--keep", &case.keep.name()]);
         command.args(["--updates", &case.updates.to_string()]);
         command.arg("--kubeconfig").arg(kubeconfig);
-        let mut child = command.stdout(Stdio::piped()).spawn()?;
-        let stdout = child.stdout.take().context("the output is not a pipe")?;
-        Ok(Follower { child, lines: BufReader::new(stdout).lines() })
+        let (process, lines) = Process::start(&mut command)?;
+        Ok(Follower { _process: process, lines })
     }
 
     /// The next phase that the process reports.
     fn phase(&mut self) -> Result<FollowPhase> {
         let line = self.lines.next().context("the client process exited early")??;
         serde_json::from_str(&line).with_context(|| format!("the client process printed {line:?}"))
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        end(&mut self.child);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -23,7 +23,7 @@ use crate::report::figures::{Figure, Figures};
 use crate::report::{Case, Row};
 use crate::session::Session;
 use crate::target::measure::{Meter, metrics, rss};
-use crate::target::{ScratchDir, ServerProcess, TargetServer, end, ready};
+use crate::target::{Process, ScratchDir, TargetServer};
 
 /// The size of the cluster.
 pub(crate) struct ClusterSize {
@@ -49,16 +49,16 @@ pub(crate) async fn run(session: &mut Session, size: &ClusterSize, memory: bool)
     let home = ScratchDir::new()?;
     let stages = home.path().join("stages.yaml");
     std::fs::write(&stages, STAGES)?;
-    let (mut target, _) = TargetServer::of(ServerProcess::new(home, memory)?)?;
+    let (mut target, _) = TargetServer::start(home, memory).await?;
     let server = target.pids.clone();
 
     session.report.note(&format!("starting controllers and {} nodes", size.nodes));
     let began = Instant::now();
-    let controllers = Controllers::start(&target.kubeconfig, &stages, size.nodes)?;
-    target.pids.push(controllers.child.id());
+    let controllers = start_controllers(&target.kubeconfig, &stages, size.nodes)?;
+    target.pids.push(controllers.id());
     let observer = Observer::open(&target.kubeconfig).await?;
     Box::pin(observer.run(measure(size, &target, began, &observer, session))).await?;
-    let controllers_pids = vec![controllers.child.id()];
+    let controllers_pids = vec![controllers.id()];
     for (mode, pids) in [("server", server), ("controllers", controllers_pids)] {
         target.pids = pids;
         let case = Case::new("cluster", mode, "processes").sized("pods", size.pods);
@@ -221,25 +221,12 @@ impl Observer {
     }
 }
 
-/// A process of this program that runs all controllers.
-struct Controllers {
-    child: Child,
-}
-
-impl Controllers {
-    fn start(kubeconfig: &Path, stages: &Path, nodes: usize) -> Result<Controllers> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["controllers", "--no-leader-election", "--nodes", &nodes.to_string()]);
-        command.arg("--kubeconfig").arg(kubeconfig).arg("--stages").arg(stages);
-        let child = ready(&mut command).context("the controllers did not start")?;
-        Ok(Controllers { child })
-    }
-}
-
-impl Drop for Controllers {
-    fn drop(&mut self) {
-        end(&mut self.child);
-    }
+/// Starts a process of this program that runs all controllers.
+fn start_controllers(kubeconfig: &Path, stages: &Path, nodes: usize) -> Result<Process> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["controllers", "--no-leader-election", "--nodes", &nodes.to_string()]);
+    command.arg("--kubeconfig").arg(kubeconfig).arg("--stages").arg(stages);
+    Process::ready(&mut command).context("the controllers did not start")
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 
-use crate::bare::{BareServer, BareWork, memory};
+use crate::bare::{self, BareWork, memory};
 use crate::load::stream::Protocol;
 use crate::report::figures::Figures;
 use crate::report::goals::shrunk;
@@ -18,7 +18,7 @@ mod machine;
 /// Measures everything, one after the other.
 pub(crate) async fn run(session: &mut Session, watchers: usize) -> Result<()> {
     machine(session).await?;
-    let bare = BareServer::start()?;
+    let bare = bare::start().await?;
     let flat_out = |protocol| BareWork::FanOut { watchers, events: 500, protocol };
     for ready in [
         BareWork::Write { clients: 16, writes: 10_000 },
@@ -31,7 +31,7 @@ pub(crate) async fn run(session: &mut Session, watchers: usize) -> Result<()> {
     ] {
         let mut figures = Vec::new();
         for _ in 0..session.runs() {
-            figures.push(ready.once(&bare.target).await?);
+            figures.push(ready.once(&bare).await?);
         }
         add_row(session, ready.case(), &figures);
     }
@@ -43,7 +43,7 @@ pub(crate) async fn machine(session: &mut Session) -> Result<()> {
     machine::run(&ScratchDir::new()?, session).await?;
     let watchers = shrunk(5_000, session.report.shrink);
     let idle = Case::new("floor", "idle watcher", "watchers").sized("watchers", watchers);
-    let figures = memory(&BareServer::start()?.target, watchers).await?;
+    let figures = memory(&bare::start().await?, watchers).await?;
     add_row(session, idle, &[figures]);
     Ok(())
 }

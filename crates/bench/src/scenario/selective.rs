@@ -49,7 +49,7 @@ impl SelectiveCase {
     pub(crate) async fn run(self, session: &mut Session) -> Result<()> {
         // Fresh servers: the cleanup after earlier watchers would count as the cost of these.
         session.fresh().await?;
-        let twin = session.twin()?;
+        let twin = session.twin().await?;
         session.each(async |target| self.prepare(target).await).await?;
         if let Some(twin) = &twin {
             self.prepare(twin).await?;

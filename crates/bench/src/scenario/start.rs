@@ -12,7 +12,7 @@ use crate::report::figures::{Figure, Figures};
 use crate::report::{Case, Row};
 use crate::session::Session;
 use crate::target::measure::rss;
-use crate::target::{ScratchDir, ServerProcess, TargetServer};
+use crate::target::{ScratchDir, TargetServer};
 
 /// Starts of an empty server: a single one is too short to measure.
 const EMPTY: usize = 5;
@@ -32,7 +32,7 @@ pub(crate) async fn run(session: &mut Session, objects: &[usize]) -> Result<()> 
 async fn empty(session: &mut Session) -> Result<()> {
     let mut runs = Vec::new();
     for _ in 0..session.runs() * EMPTY {
-        let (target, took) = TargetServer::of(ServerProcess::new(ScratchDir::new()?, false)?)?;
+        let (target, took) = TargetServer::start(ScratchDir::new()?, false).await?;
         let figures = Figures::default().with(Figure::Wall, took.as_secs_f64());
         runs.push(figures.memory(rss(&target).await));
     }
@@ -41,7 +41,7 @@ async fn empty(session: &mut Session) -> Result<()> {
 }
 
 async fn fill(home: ScratchDir, made: usize, objects: usize) -> Result<ScratchDir> {
-    let (target, _) = TargetServer::of(ServerProcess::new(home, false)?)?;
+    let (target, _) = TargetServer::start(home, false).await?;
     make_namespaces(&target).await?;
     make_pods(&target, made, objects).await?;
     target.stop()
@@ -56,7 +56,7 @@ async fn restart(
     let (mut restarts, mut memory) = (Vec::new(), Vec::new());
     for _ in 0..session.runs() {
         let began = Instant::now();
-        let (target, _) = TargetServer::of(ServerProcess::new(home, false)?)?;
+        let (target, _) = TargetServer::start(home, false).await?;
         let mut connection = Connection::open(&target.endpoint).await?;
         drain(&mut connection, "/api/v1/pods").await?;
         let took = began.elapsed().as_secs_f64();

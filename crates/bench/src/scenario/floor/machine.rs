@@ -50,7 +50,7 @@ async fn tls_stream(directory: &Path) -> Result<Figures> {
     let pki = Pki::in_memory(&names(address.ip(), &[]), &SystemClock)?;
     let file = directory.join("tls");
     std::fs::write(&file, kubeconfig::admin(&pki, &format!("https://{address}")))?;
-    let (config, name) = Endpoint::read(&file)?.tls.context("the kubeconfig has no TLS")?;
+    let (config, name) = Endpoint::read(&file).await?.tls.context("the kubeconfig has no TLS")?;
     let acceptor = Acceptor::new(&pki, Arc::new(SystemClock))?;
     let sending = async {
         let (socket, _) = listener.accept().await?;

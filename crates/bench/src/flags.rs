@@ -103,7 +103,7 @@ pub(crate) enum Scenario {
     Herd(HerdFlags),
     /// Watchers without events: their memory, and the CPU of one minute
     Idle(IdleFlags),
-    /// CPU and memory of a client's cache, in several representations and with kube-runtime
+    /// CPU and memory of a client's cache, in several representations
     Client(ClientFlags),
     /// From an empty server to pods running on simulated nodes, with all controllers
     Cluster(ClusterFlags),

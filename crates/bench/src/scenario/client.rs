@@ -1,7 +1,7 @@
 //! `bench client`: the CPU and memory of a client that caches many pods.
 //!
 //! Each representation of a pod runs in its own process, so CPU and memory are those of the client
-//! alone. kube-runtime's reflector does the same work in the same run, for the ratios.
+//! alone.
 
 use std::io::{BufReader, Lines};
 use std::path::Path;
@@ -27,12 +27,8 @@ use follow::FollowPhase;
 /// How pods are kept in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum KeepMode {
-    /// kube-runtime's reflector, for comparison
-    KubeRuntime,
     /// Typed objects without managed fields, the default of an informer
     Typed,
-    /// Typed objects with their managed fields
-    TypedWhole,
     /// JSON bytes, decoded when read
     Packed,
     /// A custom type with five fields
@@ -58,14 +54,10 @@ pub(crate) async fn run(session: &mut Session, size: &ClientSizes) -> Result<()>
     for &objects in &size.objects {
         list::prepare(session, made, objects).await?;
         made = objects;
-        let mut others = Vec::new();
         for &keep in &size.keep {
             let case = KeepCase { keep, objects, updates: size.updates };
             let phases = case.runs(session).await?;
-            case.report(&phases, &others, session);
-            if keep == KeepMode::KubeRuntime {
-                others = phases;
-            }
+            case.report(&phases, session);
         }
     }
     Ok(())
@@ -113,18 +105,14 @@ impl KeepCase {
         Ok(phases)
     }
 
-    fn report(&self, phases: &Phases, others: &Phases, session: &mut Session) {
+    fn report(&self, phases: &Phases, session: &mut Session) {
         for (name, figures) in phases {
             let (mode, unit) = match name.as_str() {
                 "synced" => (self.keep.name(), "pods"),
                 _ => (format!("{}, updates", self.keep.name()), "changes"),
             };
             let case = report::Case::new("client", &mode, unit).sized("objects", self.objects);
-            let other = others.iter().find(|(other, _)| other == name);
-            let against =
-                other.map(|(_, theirs)| ("kube-runtime".to_owned(), figures.over(theirs)));
-            let row = Row::alone(case, "headwater", session.runs(), *figures);
-            session.report.row(Row { against, ..row });
+            session.report.row(Row::alone(case, "headwater", session.runs(), *figures));
         }
     }
 }

@@ -43,7 +43,7 @@ impl AllTargets {
         } else {
             session.report.note("skipped: start. It stops and starts its server, so it needs one that the bench started");
         }
-        let keep = vec![KeepMode::KubeRuntime, KeepMode::Packed, KeepMode::Typed];
+        let keep = vec![KeepMode::Packed, KeepMode::Typed];
         let size = client::ClientSizes { objects: vec![self.of(100_000)], updates: 0, keep };
         client::run(session, &size).await
     }

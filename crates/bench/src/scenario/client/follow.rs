@@ -4,15 +4,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use futures::StreamExt;
 use headwater_client::change::Change;
 use headwater_client::factory::Builder;
 use headwater_client::informer::{Buffer, Subscribe};
 use headwater_client::{Cached, Factory, slim};
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::ObjectMeta;
-use kube::runtime::{reflector, watcher};
-use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -40,16 +37,13 @@ pub(crate) async fn follow(
     updates: u64,
     printer: Printer,
 ) -> Result<()> {
-    let client = kube_client(kubeconfig).await?;
-    let factory = Factory::new(client.clone());
+    let factory = Factory::new(kube_client(kubeconfig).await?);
     let pods = factory.informer::<Pod>();
     let ledger = Ledger::open(updates, printer);
     match keep {
-        KeepMode::KubeRuntime => theirs(client, ledger).await,
-        KeepMode::Typed => ours(&factory, pods, ledger).await,
-        KeepMode::TypedWhole => ours(&factory, pods.keep_managed_fields(), ledger).await,
-        KeepMode::Packed => ours(&factory, pods.packed(), ledger).await,
-        KeepMode::Projected => ours(&factory, factory.informer::<SlimPod>(), ledger).await,
+        KeepMode::Typed => cache(&factory, pods, ledger).await,
+        KeepMode::Packed => cache(&factory, pods.packed(), ledger).await,
+        KeepMode::Projected => cache(&factory, factory.informer::<SlimPod>(), ledger).await,
     }
 }
 
@@ -70,7 +64,7 @@ struct SlimPodSpec {
     node_name: Option<String>,
 }
 
-async fn ours<K: Cached>(factory: &Factory, pods: Builder<K>, mut ledger: Ledger) -> Result<()> {
+async fn cache<K: Cached>(factory: &Factory, pods: Builder<K>, mut ledger: Ledger) -> Result<()> {
     let pods = pods.open()?;
     let all = Subscribe::named("bench").buffer(Buffer::Lossless);
     let mut changes = pods.subscribe(all)?;
@@ -94,28 +88,6 @@ async fn ours<K: Cached>(factory: &Factory, pods: Builder<K>, mut ledger: Ledger
     };
     let running = async { Ok(factory.run(stop.clone()).await?) };
     tokio::try_join!(running, reading).map(drop)
-}
-
-async fn theirs(client: Client, mut ledger: Ledger) -> Result<()> {
-    let (pods, writer) = reflector::store::<Pod>();
-    let watching = watcher(Api::<Pod>::all(client), watcher::Config::default());
-    let mut events = std::pin::pin!(reflector(writer, watching));
-    while let Some(event) = events.next().await {
-        let seen = match event? {
-            watcher::Event::Init => continue,
-            watcher::Event::InitApply(_) => Observation::Object,
-            watcher::Event::InitDone => Observation::Synced,
-            watcher::Event::Apply(_) => Observation::Update,
-            watcher::Event::Delete(_) => {
-                bail!("unexpected deletion: only the bench may write to this server")
-            }
-        };
-        if ledger.note(seen).await? {
-            break;
-        }
-    }
-    drop(pods);
-    Ok(())
 }
 
 enum Observation {

@@ -141,8 +141,8 @@ pub(crate) fn version_error(text: &str) -> String {
     format!("resourceVersion: Invalid value: {text}: strconv.ParseUint: parsing {text}: {why}")
 }
 
-/// Parses a duration such as `1h15m30.5s` into nanoseconds.
-fn parse_duration(text: &str) -> Result<i64, String> {
+/// Parses a duration such as `1h15m30.5s` into nanoseconds, with the range and messages of Go.
+pub fn parse_duration(text: &str) -> Result<i64, String> {
     let invalid = || format!("time: invalid duration {}", quote(text));
     let (negative, mut rest) = match text.as_bytes().first() {
         Some(b'-') => (true, &text[1..]),
@@ -155,7 +155,7 @@ fn parse_duration(text: &str) -> Result<i64, String> {
     if rest.is_empty() {
         return Err(invalid());
     }
-    let mut total: i64 = 0;
+    let mut total: i128 = 0;
     while !rest.is_empty() {
         let number = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
         let (digits, after) = rest.split_at(rest.len() - number.len());
@@ -175,7 +175,7 @@ fn parse_duration(text: &str) -> Result<i64, String> {
         total = total.checked_add(part).ok_or_else(invalid)?;
         rest = next;
     }
-    Ok(if negative { -total } else { total })
+    i64::try_from(if negative { -total } else { total }).map_err(|_| invalid())
 }
 
 fn unit_nanos(unit: &str) -> Option<i64> {
@@ -190,13 +190,13 @@ fn unit_nanos(unit: &str) -> Option<i64> {
     })
 }
 
-fn scaled(whole: &str, fraction: &str, scale: i64) -> Option<i64> {
+fn scaled(whole: &str, fraction: &str, scale: i64) -> Option<i128> {
     let whole: i64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-    let mut nanos = whole.checked_mul(scale)?;
+    let mut nanos = i128::from(whole) * i128::from(scale);
     let mut unit = scale;
     for digit in fraction.bytes() {
         unit /= 10;
-        nanos = nanos.checked_add(i64::from(digit - b'0') * unit)?;
+        nanos += i128::from(i64::from(digit - b'0') * unit);
     }
     Some(nanos)
 }

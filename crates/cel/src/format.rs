@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use crate::time::parse_duration;
+
 /// An enforced format, with its name in the schema.
 pub struct Format {
     name: Box<str>,
@@ -255,7 +257,7 @@ fn is_time(text: &str) -> bool {
 
 /// A Go duration, or numbers with units in words.
 fn is_duration(text: &str) -> bool {
-    is_go_duration(text)
+    parse_duration(text).is_some()
         || PERIOD.captures_iter(text).any(|found| {
             let unit = found[2].to_lowercase();
             let exact = ["ns", "us", "µs", "ms", "s", "m", "h", "hr", "d", "w", "wk"];
@@ -264,26 +266,6 @@ fn is_duration(text: &str) -> bool {
                 && (exact.contains(&unit.as_str())
                     || begins.iter().any(|word| unit.starts_with(word)))
         })
-}
-
-fn is_go_duration(text: &str) -> bool {
-    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
-    if rest == "0" {
-        return true;
-    }
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (number, after) = rest.split_at(end);
-        let digits = number.bytes().filter(u8::is_ascii_digit).count();
-        if digits == 0 || number.len() - digits > 1 {
-            return false;
-        }
-        let units = ["ns", "us", "µs", "μs", "ms", "s", "m", "h"];
-        let unit = units.iter().filter(|unit| after.starts_with(**unit)).max_by_key(|u| u.len());
-        let Some(unit) = unit else { return false };
-        rest = &after[unit.len()..];
-    }
-    !text.is_empty() && text != "-" && text != "+"
 }
 
 fn is_name(text: &str) -> bool {

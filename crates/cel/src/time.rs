@@ -1,58 +1,13 @@
 //! Timestamps and durations, in the notations of CEL and Go.
 
+use headwater_api::query;
 use jiff::civil::Date;
 use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp, Zoned};
 
 /// `1h30m`, `-1.5s`, `0`.
 pub(super) fn parse_duration(text: &str) -> Option<SignedDuration> {
-    let (negative, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    if rest == "0" {
-        return Some(SignedDuration::ZERO);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut nanos: i128 = 0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, tail) = rest.split_at(digits);
-        let unit = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit);
-        let scale: i128 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return None,
-        };
-        nanos = nanos.checked_add(scaled(number, scale)?)?;
-        rest = tail;
-    }
-    let nanos = if negative { -nanos } else { nanos };
-    // Go's range.
-    i64::try_from(nanos).ok().map(SignedDuration::from_nanos)
-}
-
-fn scaled(number: &str, scale: i128) -> Option<i128> {
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
-        return None;
-    }
-    let whole: i128 =
-        if whole.is_empty() { 0 } else { whole.get(..19.min(whole.len()))?.parse().ok()? };
-    let mut total = whole.checked_mul(scale)?;
-    let mut place = scale;
-    for digit in fraction.chars() {
-        place /= 10;
-        total += i128::from(digit.to_digit(10)?) * place;
-    }
-    Some(total)
+    query::parse_duration(text).ok().map(SignedDuration::from_nanos)
 }
 
 /// `5400s`, `1.5s`.

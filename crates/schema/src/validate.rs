@@ -240,66 +240,31 @@ fn follow(
     }
 }
 
+macro_rules! by_name {
+    ($name:ident: $($module:ident: $($rule:ident)*;)*) => {
+        match $name {
+            $($(stringify!($rule) => $module::$rule,)*)*
+            other => unreachable!("no rule {other}"),
+        }
+    };
+}
+
+/// The rules that the table names with `@`, by module.
 fn own(name: &str) -> Own {
-    match name {
-        "app-armor" => security::app_armor,
-        "autoscaler" => workload::autoscaler,
-        "claim" => config::claim,
-        "cluster-subjects" => config::cluster_subjects,
-        "config-map" => config::config_map,
-        "container" => pod::container,
-        "cron-job" => workload::cron_job,
-        "csi-driver" => volume::driver,
-        "daemon-set" => workload::daemon_set,
-        "deployment" => workload::deployment,
-        "disruption-budget" => workload::disruption_budget,
-        "empty-dir" => pod::empty_dir,
-        "endpoint-ip" => network::endpoint_ip,
-        "endpoint-slice" => network::endpoint_slice,
-        "endpoint-subset" => network::endpoint_subset,
-        "env" => pod::env,
-        "env-from" => pod::env_from,
-        "event" => config::event,
-        "fibre-channel" => volume::fibre_channel,
-        "flow-rules" => config::flow_rules,
-        "flow-schema" => config::flow_schema,
-        "handler" => pod::handler,
-        "ingress" => network::ingress,
-        "ingress-backend" => network::ingress_backend,
-        "ingress-host" => network::ingress_host,
-        "ingress-path" => network::ingress_path,
-        "ip-block" => network::ip_block,
-        "job" => workload::job,
-        "job-spec" => workload::job_spec,
-        "label-requirement" => config::label_requirement,
-        "limit-range" => config::limit_range,
-        "metric" => workload::metric,
-        "network-peer" => network::network_peer,
-        "network-policy" => network::network_policy,
-        "network-port" => network::network_port,
-        "nfs" => volume::nfs,
-        "node" => config::node,
-        "node-requirement" => pod::node_requirement,
-        "one-volume-source" => pod::one_volume_source,
-        "pod" => pod::pod,
-        "pod-spec" => pod::pod_spec,
-        "policy-rule" => config::policy_rule,
-        "priority-class" => config::priority_class,
-        "priority-level" => config::priority_level,
-        "quota" => config::quota,
-        "replica-set" => workload::replica_set,
-        "replication-controller" => workload::replication_controller,
-        "resources" => pod::resources,
-        "revision-data" => workload::revision_data,
-        "seccomp" => security::seccomp,
-        "secret" => config::secret,
-        "service" => network::service,
-        "signing-request" => security::signing_request,
-        "stateful-set" => workload::stateful_set,
-        "subject" => config::subject,
-        "toleration" => pod::toleration,
-        "volume-spec" => volume::spec,
-        other => unreachable!("no rule {other}"),
+    by_name! { name:
+        config: claim cluster_subjects config_map event flow_rules flow_schema
+            label_requirement limit_range node policy_rule priority_class priority_level
+            quota secret subject;
+        network: endpoint_ip endpoint_slice endpoint_subset ingress ingress_backend
+            ingress_host ingress_path ip_block network_peer network_policy network_port
+            service;
+        pod: container empty_dir env env_from handler node_requirement one_volume_source
+            pod pod_spec resources toleration;
+        security: app_armor seccomp signing_request;
+        volume: csi_driver fibre_channel nfs volume_spec;
+        workload: autoscaler cron_job daemon_set deployment disruption_budget job
+            job_spec metric replica_set replication_controller revision_data
+            stateful_set;
     }
 }
 

@@ -33,7 +33,7 @@ const SOURCES: [&str; 22] = [
 
 const DRIVER_BYTES_MAX: usize = 63;
 
-pub(super) fn spec(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+pub(super) fn volume_spec(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     super::config::access_modes(check, spec, path);
     capacity(check, spec, path);
     sources_of(check, spec, path);
@@ -95,7 +95,7 @@ pub(super) fn sources(spec: &Object) -> impl Iterator<Item = &'static str> {
 }
 
 /// The name of a CSI driver.
-pub(super) fn driver(check: &mut Check<'_>, source: &Object, path: &Path<'_>) {
+pub(super) fn csi_driver(check: &mut Check<'_>, source: &Object, path: &Path<'_>) {
     let name = text(source, "driver");
     let at = path.field("driver");
     if name.len() > DRIVER_BYTES_MAX {

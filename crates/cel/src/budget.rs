@@ -1,5 +1,10 @@
 //! The budget and the errors of an evaluation.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::pattern::Pattern;
+
 /// The remaining cost of evaluations.
 #[derive(Debug)]
 pub struct Budget {
@@ -42,6 +47,24 @@ impl Budget {
                 Err(Error::CostExceeded)
             }
         }
+    }
+}
+
+/// The cost of traversing a string: a tenth of its length.
+pub(super) fn text_cost(len: usize) -> u64 {
+    len as u64 / 10 + 1
+}
+
+/// What the functions of an evaluation work with.
+pub(super) struct Machine<'a, 'm> {
+    pub(super) budget: &'m mut Budget,
+    /// The compiled literal patterns of the program.
+    pub(super) patterns: &'a HashMap<Arc<str>, Pattern>,
+}
+
+impl Machine<'_, '_> {
+    pub(super) fn spend(&mut self, cost: u64) -> Result<(), Error> {
+        self.budget.spend(cost)
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! A value whose type the declarations do not determine is `dyn`; the evaluation checks it.
 
-use super::declarations::{self, Meaningless};
 use super::environment::Environment;
-use super::tree::{Expr, Fold, FoldKind, Node};
+use super::overload::resolve;
+use super::scope::{self, Scope, bound};
+use super::tree::{Call, Expr, Fold, FoldKind, Node};
 use super::types::{BOOL, INT, ORDERED, STRING, Ty};
 use super::typing::{binary, either, element_of, field_of, folded};
 use super::{Fault, time};
@@ -14,14 +15,7 @@ pub(super) fn ty<'s>(root: &Expr, known: &Environment<'s>) -> Result<Ty<'s>, Fau
     Checker { known, mixes: false }.ty(root, None)
 }
 
-/// A name bound by a macro, and the enclosing ones.
-pub(super) struct Scope<'o, 's> {
-    pub(super) name: &'o str,
-    pub(super) ty: Ty<'s>,
-    pub(super) outer: Option<&'o Scope<'o, 's>>,
-}
-
-type Outer<'o, 's> = Option<&'o Scope<'o, 's>>;
+type Outer<'o, 's> = scope::Outer<'o, Ty<'s>>;
 
 struct Checker<'k, 's> {
     known: &'k Environment<'s>,
@@ -109,9 +103,7 @@ impl<'s> Checker<'_, 's> {
                     _ => Ty::map(STRING, Ty::Dyn),
                 }
             }
-            Node::Call { name, of, args } => {
-                return self.call(name, of.as_deref(), args, at, scope);
-            }
+            Node::Call(call) => return self.call(call, at, scope),
             Node::Fold(fold) => return self.fold(fold, scope),
             Node::OptMap { of, name, body, flat } => {
                 let ty = match self.ty(of, scope)? {
@@ -119,20 +111,15 @@ impl<'s> Checker<'_, 's> {
                     Ty::Dyn => Ty::Dyn,
                     other => return Err(no_method(at, "optMap", &[other])),
                 };
-                let made = self.ty(body, Some(&Scope { name, ty, outer: scope }))?;
+                let made = self.ty(body, Some(&Scope { name, value: ty, outer: scope }))?;
                 if *flat { made } else { Ty::optional(made) }
             }
         })
     }
 
-    fn name(&self, name: &str, at: usize, mut scope: Outer<'_, 's>) -> Result<Ty<'s>, Fault> {
-        while let Some(bound) = scope {
-            if bound.name == name {
-                return Ok(bound.ty.clone());
-            }
-            scope = bound.outer;
-        }
-        self.known.ty(name).ok_or_else(|| undeclared(at, name))
+    fn name(&self, name: &str, at: usize, scope: Outer<'_, 's>) -> Result<Ty<'s>, Fault> {
+        let found = bound(scope, name).cloned().or_else(|| self.known.ty(name));
+        found.ok_or_else(|| undeclared(at, name))
     }
 
     /// `variables.field`, unless a macro binds the name `variables`.
@@ -140,18 +127,11 @@ impl<'s> Checker<'_, 's> {
         &self,
         of: &Expr,
         field: &str,
-        mut scope: Outer<'_, 's>,
+        scope: Outer<'_, 's>,
     ) -> Option<Result<Ty<'s>, String>> {
-        if !matches!(&of.node, Node::Name(name) if **name == *"variables") {
-            return None;
-        }
-        while let Some(bound) = scope {
-            if bound.name == "variables" {
-                return None;
-            }
-            scope = bound.outer;
-        }
-        self.known.variable(field)
+        let is_root = matches!(&of.node, Node::Name(name) if **name == *"variables");
+        let is_root = is_root && bound(scope, "variables").is_none();
+        is_root.then(|| self.known.variable(field))?
     }
 
     /// Checks that an expression is a boolean.
@@ -206,28 +186,21 @@ impl<'s> Checker<'_, 's> {
         }
     }
 
-    fn call(
-        &self,
-        name: &str,
-        of: Option<&Expr>,
-        args: &[Expr],
-        at: usize,
-        scope: Outer<'_, 's>,
-    ) -> Result<Ty<'s>, Fault> {
+    fn call(&self, call: &Call, at: usize, scope: Outer<'_, 's>) -> Result<Ty<'s>, Fault> {
+        let name = &*call.name;
         let inside = Checker { mixes: self.mixes || name == "format", ..*self };
-        let types = of.into_iter().chain(args).map(|arg| inside.ty(arg, scope));
+        let types = call.args.iter().map(|arg| inside.ty(arg, scope));
         let types = types.collect::<Result<Vec<_>, _>>()?;
         if name.starts_with("jsonpatch.") && !self.known.types.contains(&"JSONPatch") {
             return Err(undeclared(at, name));
         }
-        literals(name, args)?;
-        declarations::answer(name, of.is_some(), &types).map_err(|why| match (why, of) {
-            (Meaningless::NoSuchFunction, _) => undeclared(at, name),
-            (Meaningless::NoSuchOverload, Some(_)) => no_method(at, name, &types),
-            (Meaningless::NoSuchOverload, None) => {
-                no_overload(at, name, &types.iter().collect::<Vec<_>>())
-            }
-        })
+        literals(name, call.given())?;
+        match resolve(call.overloads, call.is_method, &types) {
+            Some((_, ty)) => Ok(ty),
+            None if call.overloads.is_empty() => Err(undeclared(at, name)),
+            None if call.is_method => Err(no_method(at, name, &types)),
+            None => Err(no_overload(at, name, &types.iter().collect::<Vec<_>>())),
+        }
     }
 
     fn fold(&self, fold: &Fold, scope: Outer<'_, 's>) -> Result<Ty<'s>, Fault> {
@@ -240,9 +213,9 @@ impl<'s> Checker<'_, 's> {
             return Err(Fault::new(fold.range.at, why));
         }
         let (first, second) = range.steps(fold.second.is_some());
-        let outer = Scope { name: &fold.first, ty: first, outer: scope };
+        let outer = Scope { name: &fold.first, value: first, outer: scope };
         let inner = fold.second.as_deref().zip(second);
-        let inner = inner.map(|(name, ty)| Scope { name, ty, outer: Some(&outer) });
+        let inner = inner.map(|(name, value)| Scope { name, value, outer: Some(&outer) });
         let scope = Some(inner.as_ref().unwrap_or(&outer));
         if let Some(filter) = &fold.filter {
             self.condition(filter, scope)?;

@@ -2,14 +2,14 @@
 //!
 //! Promise: every step is charged; a deciding element of a quantifier hides the errors of others.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::budget::Error;
-use super::eval::{Found, Machine, Outer, Scope};
+use super::eval::{Evaluator, Found, Outer};
 use super::operators;
+use super::scope::Scope;
 use super::tree::{Expr, Fold, FoldKind};
-use super::value::Value;
+use super::value::{MapKey, Value};
 
 /// One step of a macro.
 struct Step<'a> {
@@ -17,18 +17,15 @@ struct Step<'a> {
     second: Option<Value<'a>>,
 }
 
-impl<'a> Machine<'a, '_> {
+impl<'a> Evaluator<'a, '_> {
     pub(super) fn fold(&mut self, fold: &'a Fold, scope: Outer<'_, 'a>) -> Found<'a> {
         let steps = self.steps(fold, scope)?;
         match fold.kind {
-            FoldKind::All => self.quantify(fold, &steps, false, scope),
-            FoldKind::Exists => self.quantify(fold, &steps, true, scope),
-            FoldKind::ExistsOne => self.exists_one(fold, &steps, scope),
-            FoldKind::Map | FoldKind::Filter => self.collect(fold, &steps, scope),
-            FoldKind::TransformMap | FoldKind::TransformMapEntry => {
-                self.transform_map(fold, &steps, scope)
+            FoldKind::All | FoldKind::Exists => {
+                let (body, decides) = (&fold.body, fold.kind == FoldKind::Exists);
+                self.junction(&steps, decides, |all, step| all.within(fold, body, step, scope))
             }
-            FoldKind::SortBy => self.sort_by(fold, &steps, scope),
+            _ => self.collect(fold, &steps, scope),
         }
     }
 
@@ -38,7 +35,7 @@ impl<'a> Machine<'a, '_> {
         let is_pair = fold.second.is_some();
         match range {
             Value::List(list) => {
-                self.budget.spend(list.len() as u64)?;
+                self.machine.spend(list.len() as u64)?;
                 let step = |(at, value)| match is_pair {
                     true => Step { first: Value::Int(at as i64), second: Some(value) },
                     false => Step { first: value, second: None },
@@ -46,7 +43,7 @@ impl<'a> Machine<'a, '_> {
                 Ok(list.iter().enumerate().map(step).collect())
             }
             Value::Map(map) => {
-                self.budget.spend(map.len() as u64)?;
+                self.machine.spend(map.len() as u64)?;
                 let step = |key: Value<'a>| {
                     let second = if is_pair { map.get(&key) } else { None };
                     Step { first: key, second }
@@ -75,122 +72,61 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    fn quantify(
-        &mut self,
-        fold: &'a Fold,
-        steps: &[Step<'a>],
-        decides: bool,
-        scope: Outer<'_, 'a>,
-    ) -> Found<'a> {
-        let mut failed = None;
-        for step in steps {
-            match self.within(fold, &fold.body, step, scope) {
-                Ok(Value::Bool(value)) if value == decides => return Ok(Value::Bool(value)),
-                Ok(Value::Bool(_)) => {}
-                Ok(_) => drop(failed.get_or_insert(Error::NoSuchOverload)),
-                Err(Error::CostExceeded) => return Err(Error::CostExceeded),
-                Err(error) => drop(failed.get_or_insert(error)),
-            }
-        }
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(Value::Bool(!decides)),
-        }
-    }
-
-    fn is_true(
-        &mut self,
-        fold: &'a Fold,
-        expr: &'a Expr,
-        step: &Step<'a>,
-        scope: Outer<'_, 'a>,
-    ) -> Result<bool, Error> {
-        match self.within(fold, expr, step, scope)? {
-            Value::Bool(value) => Ok(value),
-            _ => Err(Error::NoSuchOverload),
-        }
-    }
-
-    fn exists_one(
-        &mut self,
-        fold: &'a Fold,
-        steps: &[Step<'a>],
-        scope: Outer<'_, 'a>,
-    ) -> Found<'a> {
-        let mut count = 0;
-        for step in steps {
-            count += u32::from(self.is_true(fold, &fold.body, step, scope)?);
-        }
-        Ok(Value::Bool(count == 1))
-    }
-
     fn collect(&mut self, fold: &'a Fold, steps: &[Step<'a>], scope: Outer<'_, 'a>) -> Found<'a> {
-        let mut made = Vec::new();
-        for step in steps {
-            if fold.kind == FoldKind::Filter {
-                if self.is_true(fold, &fold.body, step, scope)? {
-                    made.push(step.first.clone());
-                }
-                continue;
-            }
-            if let Some(filter) = &fold.filter
-                && !self.is_true(fold, filter, step, scope)?
-            {
-                continue;
-            }
-            made.push(self.within(fold, &fold.body, step, scope)?);
-        }
-        Ok(made.into())
-    }
-
-    fn transform_map(
-        &mut self,
-        fold: &'a Fold,
-        steps: &[Step<'a>],
-        scope: Outer<'_, 'a>,
-    ) -> Found<'a> {
-        let mut made = BTreeMap::new();
+        let (mut count, mut list, mut keyed, mut map) = (0, vec![], vec![], BTreeMap::new());
         for step in steps {
             if let Some(filter) = &fold.filter
-                && !self.is_true(fold, filter, step, scope)?
+                && !truth(&self.within(fold, filter, step, scope)?)?
             {
                 continue;
             }
             let value = self.within(fold, &fold.body, step, scope)?;
-            if fold.kind == FoldKind::TransformMap {
-                let key = step.first.key().ok_or(Error::NoSuchOverload)?;
-                made.insert(key, value);
-                continue;
-            }
-            let Value::Map(entries) = value else { return Err(Error::NoSuchOverload) };
-            self.budget.spend(entries.len() as u64)?;
-            for key in entries.keys() {
-                let (Some(name), Some(value)) = (key.key(), entries.get(&key)) else { continue };
-                let shown = name.text();
-                if made.insert(name, value).is_some() {
-                    return Err(Error::other(format!("insert failed: key {shown} already exists")));
+            match fold.kind {
+                FoldKind::ExistsOne => count += u32::from(truth(&value)?),
+                FoldKind::Filter if truth(&value)? => list.push(step.first.clone()),
+                FoldKind::Map => list.push(value),
+                FoldKind::SortBy => keyed.push((value, step.first.clone())),
+                FoldKind::TransformMap => {
+                    map.insert(step.first.key().ok_or(Error::NoSuchOverload)?, value);
                 }
+                FoldKind::TransformMapEntry => self.insert(&mut map, &value)?,
+                FoldKind::All | FoldKind::Exists | FoldKind::Filter => {}
             }
         }
-        Ok(made.into())
+        Ok(match fold.kind {
+            FoldKind::ExistsOne => (count == 1).into(),
+            FoldKind::TransformMap | FoldKind::TransformMapEntry => map.into(),
+            FoldKind::SortBy => {
+                self.machine.spend(keyed.len() as u64 * 16)?;
+                operators::sort(&mut keyed, |(key, _)| key)?;
+                keyed.into_iter().map(|(_, value)| value).collect::<Vec<_>>().into()
+            }
+            _ => list.into(),
+        })
     }
 
-    fn sort_by(&mut self, fold: &'a Fold, steps: &[Step<'a>], scope: Outer<'_, 'a>) -> Found<'a> {
-        let mut keyed = Vec::with_capacity(steps.len());
-        for step in steps {
-            keyed.push((self.within(fold, &fold.body, step, scope)?, step.first.clone()));
+    /// Adds the entries of a map, whose keys must be new.
+    fn insert(
+        &mut self,
+        made: &mut BTreeMap<MapKey, Value<'a>>,
+        entries: &Value<'a>,
+    ) -> Result<(), Error> {
+        let Value::Map(entries) = entries else { return Err(Error::NoSuchOverload) };
+        self.machine.spend(entries.len() as u64)?;
+        for key in entries.keys() {
+            let (Some(name), Some(value)) = (key.key(), entries.get(&key)) else { continue };
+            let shown = name.text();
+            if made.insert(name, value).is_some() {
+                return Err(Error::other(format!("insert failed: key {shown} already exists")));
+            }
         }
-        self.budget.spend(keyed.len() as u64 * 16)?;
-        let mut failed = false;
-        keyed.sort_by(|(a, _), (b, _)| {
-            operators::compare(a, b).unwrap_or_else(|| {
-                failed = true;
-                Ordering::Equal
-            })
-        });
-        match failed {
-            true => Err(Error::NoSuchOverload),
-            false => Ok(keyed.into_iter().map(|(_, value)| value).collect::<Vec<_>>().into()),
-        }
+        Ok(())
+    }
+}
+
+fn truth(value: &Value<'_>) -> Result<bool, Error> {
+    match value {
+        Value::Bool(value) => Ok(*value),
+        _ => Err(Error::NoSuchOverload),
     }
 }

@@ -5,146 +5,52 @@
 //! from the maximum request size. As in Kubernetes, a value is followed along its path through the
 //! schema; a value without a path has the size of its source, or an unknown, unbounded size.
 
-mod calls;
 mod fold;
-mod size;
 
-use self::size::{EntrySize, ONE, Size, UNKNOWN, scaled};
-use super::DeclType;
 use super::environment::Environment;
-use super::tree::{Expr, Node, Op};
-use super::types::{BOOL, INT, STRING, Ty};
+use super::estimate::{
+    EntrySize, Estimate, LIST, MAP, ONE, Own, Place, STRUCT, Size, Step, TRAVERSAL, scaled,
+};
+use super::overload;
+use super::scope::{self, Scope, bound};
+use super::tree::{Call, Expr, Node, Op};
+use super::types::{BOOL, STRING, Ty};
 use super::typing;
 
 /// The maximum cost of an evaluation.
 pub(super) fn of(root: &Expr, known: &Environment<'_>) -> u64 {
-    Estimate { known }.of(root, None).cost
+    Estimator { known }.of(root, None).cost
 }
 
-/// The cost of constructing a list, a map or an object, without its parts.
-const LIST: u64 = 10;
-const MAP: u64 = 30;
-const STRUCT: u64 = 40;
+type Outer<'o, 's> = scope::Outer<'o, Estimate<'s>>;
 
-/// The cost factor of traversing a string: a tenth of its length.
-const TRAVERSAL: f64 = 0.1;
-
-/// The estimate of a value.
-struct Found<'s> {
-    cost: u64,
-    size: Option<Size>,
-    entry: Option<EntrySize>,
-    place: Place<'s>,
-    ty: Ty<'s>,
-}
-
-impl<'s> Found<'s> {
-    /// A value of this type, computed at this cost.
-    fn of(ty: Ty<'s>, cost: u64) -> Found<'s> {
-        let size = ty.is_scalar().then_some(ONE);
-        Found { cost, size, entry: None, place: Place::None, ty }
-    }
-
-    fn literal(ty: Ty<'s>, size: u64) -> Found<'s> {
-        Found { size: Some(Size::exactly(size)), ..Found::of(ty, 0) }
-    }
-
-    fn size(&self) -> Size {
-        self.size.unwrap_or(UNKNOWN)
-    }
-
-    fn sized(self, size: Size) -> Found<'s> {
-        Found { size: Some(size), ..self }
-    }
-
-    /// The same at a path in the schema, which determines its size.
-    fn placed(self, place: Place<'s>) -> Found<'s> {
-        let size = place.size().or(self.size);
-        Found { place, size, ..self }
-    }
-}
-
-/// The path of a value in the schema.
-#[derive(Clone, Copy)]
-enum Place<'s> {
-    /// The value is computed.
-    None,
-    At(&'s DeclType),
-    /// The keys of a map, whose length no schema limits.
-    Key,
-    /// An unknown path.
-    Lost,
-}
-
-/// One element of a path.
-enum Step<'f> {
-    Field(&'f str),
-    Value,
-    Key,
-    Index,
-}
-
-impl<'s> Place<'s> {
-    /// The first element of a path always means the root, and so does the first step from an unknown
-    /// path.
-    fn then(self, step: &Step<'_>, root: &'s DeclType) -> Place<'s> {
-        match (self, step) {
-            (Place::None, _) => Place::At(root),
-            (Place::At(shape), Step::Field(name)) => {
-                shape.named(name).map_or(Place::Lost, |field| Place::At(&field.shape))
-            }
-            (Place::At(DeclType::List(list)), Step::Value) => Place::At(&list.items),
-            (Place::At(DeclType::Map(map)), Step::Value) => Place::At(&map.values),
-            (Place::At(DeclType::Map(_)), Step::Key) => Place::Key,
-            _ => Place::Lost,
-        }
-    }
-
-    fn size(self) -> Option<Size> {
-        match self {
-            Place::At(shape) => Some(Size { min: 0, max: shape.elements_max() }),
-            Place::Key => Some(Size { min: 0, max: 0 }),
-            Place::None | Place::Lost => None,
-        }
-    }
-}
-
-/// A name bound by a macro, and the enclosing ones.
-struct Scope<'o, 's> {
-    name: &'o str,
-    found: Found<'s>,
-    outer: Option<&'o Scope<'o, 's>>,
-}
-
-type Outer<'o, 's> = Option<&'o Scope<'o, 's>>;
-
-struct Estimate<'k, 's> {
+struct Estimator<'k, 's> {
     known: &'k Environment<'s>,
 }
 
-impl<'s> Estimate<'_, 's> {
-    fn of(&self, expr: &Expr, scope: Outer<'_, 's>) -> Found<'s> {
+impl<'s> Estimator<'_, 's> {
+    fn of(&self, expr: &Expr, scope: Outer<'_, 's>) -> Estimate<'s> {
         match &expr.node {
-            Node::Null => Found::literal(Ty::Basic("null_type"), 1),
-            Node::Bool(_) => Found::literal(BOOL, 1),
-            Node::Int(_) => Found::literal(INT, 1),
-            Node::Uint(_) => Found::literal(Ty::Basic("uint"), 1),
-            Node::Double(_) => Found::literal(Ty::Basic("double"), 1),
-            Node::Text(text) => Found::literal(STRING, text.chars().count() as u64),
-            Node::Bytes(bytes) => Found::literal(Ty::Basic("bytes"), bytes.len() as u64),
+            Node::Null => Estimate::literal(Ty::Basic("null_type"), 1),
+            Node::Bool(_) => Estimate::literal(BOOL, 1),
+            Node::Int(value) => Estimate::number(*value),
+            Node::Uint(_) => Estimate::literal(Ty::Basic("uint"), 1),
+            Node::Double(_) => Estimate::literal(Ty::Basic("double"), 1),
+            Node::Text(text) => Estimate::literal(STRING, text.chars().count() as u64),
+            Node::Bytes(bytes) => Estimate::literal(Ty::Basic("bytes"), bytes.len() as u64),
             Node::Name(name) => self.name(name, scope),
             Node::Select { of, field, optional } => self.select(of, field, *optional, scope),
-            Node::Has { of, .. } => Found::of(BOOL, self.of(of, scope).cost),
+            Node::Has { of, .. } => Estimate::of(BOOL, self.of(of, scope).cost),
             Node::Index { of, key, optional } => self.index(of, key, *optional, scope),
-            Node::Not(inner) => Found::of(BOOL, self.of(inner, scope).cost.saturating_add(1)),
+            Node::Not(inner) => Estimate::of(BOOL, self.of(inner, scope).cost.saturating_add(1)),
             Node::Negate(inner) => {
                 let inner = self.of(inner, scope);
-                Found::of(inner.ty, inner.cost.saturating_add(1))
+                Estimate::of(inner.ty, inner.cost.saturating_add(1))
             }
             Node::Binary(op, sides) => self.binary(*op, sides, scope),
             Node::All(terms) | Node::Any(terms) => {
                 let costs = terms.iter().map(|term| self.of(term, scope).cost);
-                Found::of(BOOL, costs.fold(0, u64::saturating_add))
+                Estimate::of(BOOL, costs.fold(0, u64::saturating_add))
             }
             Node::If(parts) => {
                 let [condition, yes, no] = [0, 1, 2].map(|at| self.of(&parts[at], scope));
@@ -158,60 +64,63 @@ impl<'s> Estimate<'_, 's> {
             Node::Map(entries) => self.map(entries, scope),
             Node::Struct { fields, .. } => {
                 let costs = fields.iter().map(|(_, inner, _)| self.of(inner, scope).cost);
-                Found::of(Ty::map(STRING, Ty::Dyn), costs.fold(STRUCT, u64::saturating_add))
+                Estimate::of(Ty::map(STRING, Ty::Dyn), costs.fold(STRUCT, u64::saturating_add))
             }
-            Node::Call { name, of, args } => {
-                let of = of.as_deref().map(|of| self.of(of, scope));
-                let found: Vec<_> = args.iter().map(|arg| self.of(arg, scope)).collect();
-                calls::call(name, of.as_ref(), &found, args)
-            }
+            Node::Call(call) => self.call(call, scope),
             Node::Fold(fold) => self.fold(fold, scope),
             Node::OptMap { of, name, body, flat } => self.opt_map(of, name, body, *flat, scope),
         }
     }
 
-    fn name(&self, name: &str, mut scope: Outer<'_, 's>) -> Found<'s> {
-        while let Some(bound) = scope {
-            if bound.name == name {
-                let known = &bound.found;
-                let found = Found { entry: known.entry, ..Found::of(known.ty.clone(), 1) };
-                let found = Found { size: found.size.or(known.size), ..found };
-                return found.placed(known.place);
-            }
-            scope = bound.outer;
+    fn name(&self, name: &str, scope: Outer<'_, 's>) -> Estimate<'s> {
+        if let Some(known) = bound(scope, name) {
+            let found = Estimate { entry: known.entry, ..Estimate::of(known.ty.clone(), 1) };
+            let found = Estimate { size: found.size.or(known.size), ..found };
+            return found.placed(known.place);
         }
         let ty = self.known.ty(name).unwrap_or(Ty::Dyn);
-        Found::of(ty, 1).placed(Place::At(self.known.root()))
+        Estimate::of(ty, 1).placed(Place::At(self.known.root()))
     }
 
-    fn select(&self, of: &Expr, field: &str, optional: bool, scope: Outer<'_, 's>) -> Found<'s> {
+    fn call(&self, call: &Call, scope: Outer<'_, 's>) -> Estimate<'s> {
+        let args: Vec<_> = call.args.iter().map(|arg| self.of(arg, scope)).collect();
+        let types: Vec<_> = args.iter().map(|arg| arg.ty.clone()).collect();
+        let (overloads, ty) = overload::resolve_or_last(call.overloads, call.is_method, &types);
+        let own = overloads.into_iter().map(|overload| (overload.rule)(&args)).reduce(Own::or);
+        let Some(own) = own else { return Estimate::of(ty, u64::MAX) };
+        let cost = args.iter().map(|arg| arg.cost).fold(own.cost, u64::saturating_add);
+        let found = Estimate::of(ty, cost);
+        Estimate { size: own.size.or(found.size), entry: own.entry, ..found }
+    }
+
+    fn select(&self, of: &Expr, field: &str, optional: bool, scope: Outer<'_, 's>) -> Estimate<'s> {
         let of = self.of(of, scope);
         let ty = typing::field_of(&of.ty, field, optional).unwrap_or(Ty::Dyn);
         if optional {
-            return Found::of(ty, of.cost.saturating_add(1));
+            return Estimate::of(ty, of.cost.saturating_add(1));
         }
         let own = u64::from(matches!(of.ty, Ty::Map(_) | Ty::DeclType(_)));
         let place = of.place.then(&Step::Field(field), self.known.root());
-        Found::of(ty, of.cost.saturating_add(own)).placed(place)
+        Estimate::of(ty, of.cost.saturating_add(own)).placed(place)
     }
 
-    fn index(&self, of: &Expr, key: &Expr, optional: bool, scope: Outer<'_, 's>) -> Found<'s> {
+    fn index(&self, of: &Expr, key: &Expr, optional: bool, scope: Outer<'_, 's>) -> Estimate<'s> {
         let (of, key) = (self.of(of, scope), self.of(key, scope));
         let ty = typing::element_of(&of.ty, &key.ty, optional).unwrap_or(Ty::Dyn);
         let cost = of.cost.saturating_add(key.cost).saturating_add(1);
         if optional || matches!(of.ty, Ty::Optional(_)) {
-            return Found::of(ty, cost);
+            return Estimate::of(ty, cost);
         }
         let place = of.place.then(&Step::Value, self.known.root());
-        let found = Found::of(ty, cost).placed(place);
+        let found = Estimate::of(ty, cost).placed(place);
         match of.entry {
             Some(entry) => found.sized(entry.value),
             None => found,
         }
     }
 
-    fn map(&self, entries: &[(Expr, Expr, bool)], scope: Outer<'_, 's>) -> Found<'s> {
-        let mut made = Found::literal(Ty::map(STRING, Ty::Dyn), entries.len() as u64);
+    fn map(&self, entries: &[(Expr, Expr, bool)], scope: Outer<'_, 's>) -> Estimate<'s> {
+        let mut made = Estimate::literal(Ty::map(STRING, Ty::Dyn), entries.len() as u64);
         made.cost = MAP;
         let (mut keys, mut values) = (Size::NOTHING, Size::NOTHING);
         for (at, (key, value, _)) in entries.iter().enumerate() {
@@ -225,7 +134,7 @@ impl<'s> Estimate<'_, 's> {
         made
     }
 
-    fn binary(&self, op: Op, sides: &[Expr; 2], scope: Outer<'_, 's>) -> Found<'s> {
+    fn binary(&self, op: Op, sides: &[Expr; 2], scope: Outer<'_, 's>) -> Estimate<'s> {
         let (left, right) = (self.of(&sides[0], scope), self.of(&sides[1], scope));
         let ty = typing::binary(op, &left.ty, &right.ty).unwrap_or(Ty::Dyn);
         let cost = left.cost.saturating_add(right.cost);
@@ -233,7 +142,7 @@ impl<'s> Estimate<'_, 's> {
         let unknown = left.ty.is_dyn() && right.ty.is_dyn();
         let compared = || scaled(left.size().max.min(right.size().max), TRAVERSAL);
         let own = match op {
-            Op::Equal => calls::equality(&left, &right).unwrap_or_else(compared),
+            Op::Equal => equality(&left, &right).unwrap_or_else(compared),
             Op::NotEqual => compared(),
             // A value of unknown type may be a string or a number.
             Op::Less | Op::LessEqual | Op::Greater | Op::GreaterEqual => {
@@ -244,7 +153,7 @@ impl<'s> Estimate<'_, 's> {
             Op::Add => return add(&left, &right, ty, cost),
             _ => 1,
         };
-        Found::of(ty, cost.saturating_add(own))
+        Estimate::of(ty, cost.saturating_add(own))
     }
 
     /// `of.hasValue() ? optional.of(body with of.value()) : optional.none()`.
@@ -255,57 +164,74 @@ impl<'s> Estimate<'_, 's> {
         body: &Expr,
         flat: bool,
         scope: Outer<'_, 's>,
-    ) -> Found<'s> {
+    ) -> Estimate<'s> {
         let of = self.of(of, scope);
         let inner = match &of.ty {
             Ty::Optional(inner) => (**inner).clone(),
             _ => Ty::Dyn,
         };
         let asked = of.cost.saturating_add(1);
-        let bound = Scope { name, found: Found::of(inner, asked), outer: scope };
+        let bound = Scope { name, value: Estimate::of(inner, asked), outer: scope };
         let body = self.of(body, Some(&bound));
         let made = body.cost.saturating_add(LIST).saturating_add(asked);
         let yes = match flat {
-            true => Found { cost: made, ..body },
-            false => Found::of(Ty::optional(body.ty), made.saturating_add(1)),
+            true => Estimate { cost: made, ..body },
+            false => Estimate::of(Ty::optional(body.ty), made.saturating_add(1)),
         };
-        let none = Found::of(yes.ty.clone(), 1);
+        let none = Estimate::of(yes.ty.clone(), 1);
         conditional(asked, yes, none)
     }
 }
 
-fn conditional<'s>(condition: u64, yes: Found<'s>, no: Found<'s>) -> Found<'s> {
+/// The maximum length of the name of a named format.
+const FORMAT_NAME: u64 = 64;
+
+/// The cost of comparing two values of Kubernetes' types.
+fn equality(left: &Estimate<'_>, right: &Estimate<'_>) -> Option<u64> {
+    let (Ty::Basic(a), Ty::Basic(b)) = (&left.ty, &right.ty) else { return None };
+    if a != b {
+        return None;
+    }
+    match *a {
+        "kubernetes.NamedFormat" => Some(scaled(FORMAT_NAME, TRAVERSAL)),
+        "kubernetes.URL" => Some(scaled(right.size.map_or(1, |size| size.max).max(1), TRAVERSAL)),
+        name if name.starts_with("kubernetes.") || name.starts_with("net.") => Some(1),
+        _ => None,
+    }
+}
+
+fn conditional<'s>(condition: u64, yes: Estimate<'s>, no: Estimate<'s>) -> Estimate<'s> {
     let size = yes.size().or(no.size());
     let entry = yes.entry.zip(no.entry).map(|(yes, no)| yes.or(no));
     let cost = condition.saturating_add(yes.cost.max(no.cost));
     let ty = typing::either(yes.ty, no.ty);
-    Found { entry, ..Found::of(ty, cost).sized(size) }
+    Estimate { entry, ..Estimate::of(ty, cost).sized(size) }
 }
 
-fn literal_list<'s>(elements: &[Found<'s>]) -> Found<'s> {
+fn literal_list<'s>(elements: &[Estimate<'s>]) -> Estimate<'s> {
     let cost = elements.iter().fold(LIST, |sum, element| sum.saturating_add(element.cost));
-    let sizes = elements.iter().map(Found::size);
+    let sizes = elements.iter().map(Estimate::size);
     let value = sizes.reduce(Size::or).unwrap_or(Size::NOTHING);
     let ty = elements.first().map_or(Ty::Dyn, |element| element.ty.clone());
-    Found {
+    Estimate {
         entry: Some(EntrySize { is_list: true, key: ONE, value }),
-        ..Found::of(Ty::list(ty), cost).sized(Size::exactly(elements.len() as u64))
+        ..Estimate::of(Ty::list(ty), cost).sized(Size::exactly(elements.len() as u64))
     }
 }
 
 /// The cost of `+`: one for numbers; strings and bytes are copied.
-fn add<'s>(left: &Found<'s>, right: &Found<'s>, ty: Ty<'s>, cost: u64) -> Found<'s> {
+fn add<'s>(left: &Estimate<'s>, right: &Estimate<'s>, ty: Ty<'s>, cost: u64) -> Estimate<'s> {
     let both = |name: &str| left.ty.may_be(name) && right.ty.may_be(name);
     let size = left.size().plus(right.size());
     let copies = both("string") || both("bytes");
     let unknown = left.ty.is_dyn() && right.ty.is_dyn();
     let own = if copies { scaled(size.max, TRAVERSAL).max(u64::from(unknown)) } else { 1 };
-    let found = Found::of(ty, cost.saturating_add(own));
+    let found = Estimate::of(ty, cost.saturating_add(own));
     if !copies && !both("list") {
         return found;
     }
     let entry = left.entry.zip(right.entry).map(|(left, right)| left.or(right));
-    Found { entry, ..found.sized(size) }
+    Estimate { entry, ..found.sized(size) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The environment of an expression: variables and types.
 
-use super::types::{STRING, Ty};
-use super::{DeclType, Uncompilable, check, declarations, parse};
+use super::types::{STRING, Ty, type_named};
+use super::{DeclType, Uncompilable, check, parse};
 
 /// The variables and types that an expression may use.
 #[derive(Clone, Debug, Default)]
@@ -76,7 +76,7 @@ impl<'s> Environment<'s> {
         }
         let Some((_, shape, optional)) = self.names.iter().rfind(|(known, _, _)| *known == name)
         else {
-            return declarations::type_named(name).map(|_| Ty::Basic("type"));
+            return type_named(name).map(|_| Ty::Basic("type"));
         };
         let ty = Ty::of(shape);
         Some(if *optional { Ty::optional(ty) } else { ty })

@@ -6,10 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::budget::{Budget, Error};
-use super::tree::{Expr, Node};
+use super::budget::{Budget, Error, Machine, text_cost};
+use super::overload::Run;
+use super::scope::{self, Scope, bound};
+use super::tree::{Call, Expr, Node};
+use super::types::type_named;
 use super::value::{ListValue, MapKey, Text, Value};
-use super::{DeclType, Program, declarations, functions, operators};
+use super::{DeclType, Program, functions, operators};
 
 /// The variables of an evaluation.
 #[derive(Clone, Debug, Default)]
@@ -46,14 +49,7 @@ impl<'a> Variables<'a> {
     }
 }
 
-/// A name bound by a macro, and the enclosing ones.
-pub(super) struct Scope<'s, 'a> {
-    pub(super) name: &'a str,
-    pub(super) value: Value<'a>,
-    pub(super) outer: Option<&'s Scope<'s, 'a>>,
-}
-
-pub(super) type Outer<'s, 'a> = Option<&'s Scope<'s, 'a>>;
+pub(super) type Outer<'s, 'a> = scope::Outer<'s, Value<'a>>;
 pub(super) type Found<'a> = Result<Value<'a>, Error>;
 
 pub(super) fn run<'a>(
@@ -61,18 +57,18 @@ pub(super) fn run<'a>(
     variables: &Variables<'a>,
     budget: &mut Budget,
 ) -> Found<'a> {
-    Machine { program, variables, budget }.eval(&program.root, None)
+    let machine = Machine { budget, patterns: &program.patterns };
+    Evaluator { machine, variables }.eval(&program.root, None)
 }
 
-pub(super) struct Machine<'a, 'm> {
-    pub(super) program: &'a Program,
+pub(super) struct Evaluator<'a, 'm> {
+    pub(super) machine: Machine<'a, 'm>,
     variables: &'m Variables<'a>,
-    pub(super) budget: &'m mut Budget,
 }
 
-impl<'a> Machine<'a, '_> {
+impl<'a> Evaluator<'a, '_> {
     pub(super) fn eval(&mut self, expr: &'a Expr, scope: Outer<'_, 'a>) -> Found<'a> {
-        self.budget.spend(1)?;
+        self.machine.spend(1)?;
         Ok(match &expr.node {
             Node::Null => Value::Null,
             Node::Bool(value) => Value::Bool(*value),
@@ -95,10 +91,12 @@ impl<'a> Machine<'a, '_> {
             Node::Binary(op, sides) => {
                 let left = self.eval(&sides[0], scope)?;
                 let right = self.eval(&sides[1], scope)?;
-                return operators::binary(*op, &left, &right, self.budget);
+                return operators::binary(*op, &left, &right, self.machine.budget);
             }
-            Node::All(terms) => return self.junction(terms, false, scope),
-            Node::Any(terms) => return self.junction(terms, true, scope),
+            Node::All(terms) | Node::Any(terms) => {
+                let decides = matches!(expr.node, Node::Any(_));
+                return self.junction(terms, decides, |all, term| all.eval(term, scope));
+            }
             Node::If(parts) => match self.eval(&parts[0], scope)? {
                 Value::Bool(true) => return self.eval(&parts[1], scope),
                 Value::Bool(false) => return self.eval(&parts[2], scope),
@@ -107,7 +105,7 @@ impl<'a> Machine<'a, '_> {
             Node::List(elements) => return self.list(elements, scope),
             Node::Map(entries) => return self.map(entries, scope),
             Node::Struct { fields, .. } => return self.structure(fields, scope),
-            Node::Call { name, of, args } => return self.call(name, of.as_deref(), args, scope),
+            Node::Call(call) => return self.call(call, scope),
             Node::Fold(fold) => return self.fold(fold, scope),
             Node::OptMap { of, name, body, flat } => {
                 return self.opt_map(of, name, body, *flat, scope);
@@ -115,17 +113,14 @@ impl<'a> Machine<'a, '_> {
         })
     }
 
-    fn name(&mut self, name: &str, mut scope: Outer<'_, 'a>) -> Found<'a> {
-        while let Some(bound) = scope {
-            if bound.name == name {
-                return Ok(bound.value.clone());
-            }
-            scope = bound.outer;
+    fn name(&mut self, name: &str, scope: Outer<'_, 'a>) -> Found<'a> {
+        if let Some(value) = bound(scope, name) {
+            return Ok(value.clone());
         }
         if let Some(value) = self.variables.get(name) {
             return value.clone();
         }
-        match declarations::type_named(name) {
+        match type_named(name) {
             Some(name) => Ok(Value::Type(name)),
             None => Err(Error::other(format!("no such attribute(s): {name}"))),
         }
@@ -199,11 +194,16 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// `&&` and `||`: a deciding term hides the errors of others.
-    fn junction(&mut self, terms: &'a [Expr], decides: bool, scope: Outer<'_, 'a>) -> Found<'a> {
+    /// `&&`, `||`, `all` and `exists`: a deciding term hides the errors of others.
+    pub(super) fn junction<'t, T>(
+        &mut self,
+        terms: &'t [T],
+        decides: bool,
+        eval: impl Fn(&mut Self, &'t T) -> Found<'a>,
+    ) -> Found<'a> {
         let mut failed = None;
         for term in terms {
-            match self.eval(term, scope) {
+            match eval(self, term) {
                 Ok(Value::Bool(value)) if value == decides => return Ok(Value::Bool(value)),
                 Ok(Value::Bool(_)) => {}
                 Ok(_) => drop(failed.get_or_insert(Error::NoSuchOverload)),
@@ -268,27 +268,30 @@ impl<'a> Machine<'a, '_> {
         Ok(made.into())
     }
 
-    fn call(
-        &mut self,
-        name: &str,
-        of: Option<&'a Expr>,
-        args: &'a [Expr],
-        scope: Outer<'_, 'a>,
-    ) -> Found<'a> {
-        // `or` and `orValue` evaluate their argument only if needed.
-        if let (Some(of), "or" | "orValue", [other]) = (of, name, args) {
-            return match self.eval(of, scope)? {
-                Value::Optional(Some(inner)) if name == "or" => Ok(Value::Optional(Some(inner))),
-                Value::Optional(Some(inner)) => Ok((*inner).clone()),
-                Value::Optional(None) => self.eval(other, scope),
-                _ => Err(Error::NoSuchOverload),
-            };
-        }
-        let mut values = Vec::with_capacity(args.len() + 1);
-        for arg in of.into_iter().chain(args) {
+    fn call(&mut self, call: &'a Call, scope: Outer<'_, 'a>) -> Found<'a> {
+        let mut values = Vec::with_capacity(call.args.len());
+        for arg in &call.args {
             values.push(self.eval(arg, scope)?);
+            if let [value] = &values[..]
+                && let Some(Run::Lazy(decide)) = call.overloads.first().map(|known| known.run)
+            {
+                return match (decide(value)?, call.given()) {
+                    (None, [other]) => self.eval(other, scope),
+                    (found, _) => found.ok_or(Error::NoSuchOverload),
+                };
+            }
         }
-        functions::call(self, name, &values)
+        match values.first() {
+            Some(Value::Text(text)) => self.machine.spend(text_cost(text.len()))?,
+            Some(Value::List(list)) => self.machine.spend(list.len() as u64)?,
+            _ => {}
+        }
+        // A value may have another type than its schema declares, so all overloads are candidates.
+        let found = call.overloads.iter().find(|known| known.accepts(call.is_method, &values));
+        match found.map(|overload| overload.run) {
+            Some(Run::Strict(run)) => run(&mut self.machine, &values),
+            _ => Err(Error::NoSuchOverload),
+        }
     }
 
     fn opt_map(

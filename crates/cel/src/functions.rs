@@ -1,119 +1,132 @@
-//! The evaluation of function calls; `functions.txt` lists the functions.
+//! The function table: one row per function, with its signatures, its cost and its evaluation.
+//!
+//! The functions are those of Kubernetes 1.36. To add one, add a row to the file of its subject. The
+//! type check, the cost estimate and the evaluation read nothing else.
 //!
 //! Promise: work proportional to a size is charged to the budget before it is done.
 
-pub(super) mod authorizer;
-pub(super) mod convert;
-mod formats;
-mod kubernetes;
-mod list;
-mod net;
-mod print;
-mod quantity;
-mod semver;
-mod text;
-mod url;
+mod unpack;
 
-use std::sync::Arc;
-
-use super::budget::Error;
-use super::eval::Machine;
-use super::operators::text_cost;
-use super::time;
-use super::value::{Other, Value};
-
-type Found<'a> = Result<Value<'a>, Error>;
-
-pub(super) fn call<'a>(machine: &mut Machine<'a, '_>, name: &str, args: &[Value<'a>]) -> Found<'a> {
-    let found = match args {
-        [Value::Text(text), rest @ ..] => {
-            machine.budget.spend(text_cost(text.len()))?;
-            text::call(machine, name, text, rest)
-        }
-        [Value::List(list), rest @ ..] => {
-            machine.budget.spend(list.len() as u64)?;
-            list::call(machine, name, list, rest)
-        }
-        _ => Err(Error::NoSuchOverload),
+/// Declares the rows of a subject: signatures, cost rule, evaluation with the unpacked arguments.
+macro_rules! rows {
+    ($(
+        $($signature:literal)+, $rule:expr,
+        |$machine:tt $(, $arg:ident: $kind:ident)*| $value:expr;
+    )*) => {
+        pub(super) const ROWS: &[$crate::overload::FunctionRow] = &[$($crate::overload::FunctionRow {
+            signatures: &[$($signature),+],
+            rule: $rule,
+            run: $crate::overload::Run::Strict(|$machine, args| {
+                let rest = &mut args.iter();
+                $(let $arg = super::unpack::$kind(rest.next())?;)*
+                let _ = rest;
+                Ok($crate::value::Value::from($value))
+            }),
+        }),*];
     };
-    match found {
-        Err(Error::NoSuchOverload) => {}
-        found => return found,
+}
+
+mod text;
+mod list;
+mod convert;
+mod time;
+mod optional;
+mod quantity;
+mod url;
+mod net;
+mod semver;
+mod named_format;
+pub(super) mod authorizer;
+mod print;
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use super::overload::{FunctionRow, Overload};
+
+fn rows() -> impl Iterator<Item = &'static FunctionRow> {
+    [
+        text::ROWS,
+        list::ROWS,
+        convert::ROWS,
+        time::ROWS,
+        optional::ROWS,
+        optional::LAZY,
+        quantity::ROWS,
+        url::ROWS,
+        net::ROWS,
+        semver::ROWS,
+        named_format::ROWS,
+        authorizer::ROWS,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+static TABLE: LazyLock<HashMap<&'static str, Vec<Overload>>> = LazyLock::new(|| {
+    let mut table = HashMap::<_, Vec<_>>::new();
+    for row in rows() {
+        for signature in row.signatures {
+            let read = Overload::read(signature, row);
+            let (name, overload) = read.expect("the signatures of functions are well-formed");
+            table.entry(name).or_default().push(overload);
+        }
     }
-    match general(machine, name, args) {
-        Err(Error::NoSuchOverload) => kubernetes::call(machine, name, args),
-        found => found,
-    }
+    table
+});
+
+/// The overloads of a function; none if it does not exist.
+pub(super) fn named(name: &str) -> &'static [Overload] {
+    TABLE.get(name).map_or(&[], Vec::as_slice)
 }
 
-fn size<'a>(len: usize) -> Found<'a> {
-    Ok(Value::Int(len as i64))
-}
-
-fn other<'a>(value: Other) -> Value<'a> {
-    Value::Other(Arc::new(value))
-}
-
-/// Functions other than those of strings and lists.
-fn general<'a>(machine: &mut Machine<'a, '_>, name: &str, args: &[Value<'a>]) -> Found<'a> {
-    Ok(match (name, args) {
-        ("size", [Value::Bytes(bytes)]) => return size(bytes.len()),
-        ("size", [Value::Map(map)]) => return size(map.len()),
-        ("type", [value]) => Value::Type(value.type_name()),
-        ("dyn", [value]) => value.clone(),
-        ("int", [value]) => return convert::int(value),
-        ("uint", [value]) => return convert::uint(value),
-        ("double", [value]) => return convert::double(value),
-        ("bool", [value]) => return convert::bool(value),
-        ("string", [value]) => return convert::string(value),
-        ("bytes", [Value::Bytes(bytes)]) => Value::Bytes(bytes.clone()),
-        ("bytes", [Value::Text(text)]) => Value::Bytes(text.as_bytes().into()),
-        ("duration", [value]) => return convert::duration(value),
-        ("timestamp", [value]) => return convert::timestamp(value),
-        (name, [Value::Timestamp(time), zone @ ..]) if name.starts_with("get") => {
-            let zone = match zone {
-                [] => None,
-                [Value::Text(zone)] => Some(&**zone),
-                _ => return Err(Error::NoSuchOverload),
-            };
-            let part = time::part(name, *time, zone);
-            Value::Int(part.ok_or_else(|| {
-                Error::other(format!("unknown time zone {}", zone.unwrap_or_default()))
-            })?)
-        }
-        (name, [Value::Duration(span)]) if name.starts_with("get") => {
-            return convert::part_of(name, *span);
-        }
-        ("lists.range", [Value::Int(end)]) => {
-            let end = u64::try_from(*end).unwrap_or(0);
-            machine.budget.spend(end)?;
-            (0..end as i64).map(Value::Int).collect::<Vec<_>>().into()
-        }
-        ("optional.of", [value]) => Value::some(value.clone()),
-        ("optional.none", []) => Value::NONE,
-        ("optional.ofNonZeroValue", [value]) if is_zero(value) => Value::NONE,
-        ("optional.ofNonZeroValue", [value]) => Value::some(value.clone()),
-        ("hasValue", [Value::Optional(inner)]) => inner.is_some().into(),
-        ("value", [Value::Optional(Some(inner))]) => (**inner).clone(),
-        ("value", [Value::Optional(None)]) => {
-            return Err(Error::other("optional.none() dereference"));
-        }
-        _ => return Err(Error::NoSuchOverload),
+/// The signatures of all functions, such as `string.contains(string) -> bool`.
+pub fn signatures() -> impl Iterator<Item = String> {
+    let shown = rows().flat_map(|row| row.signatures).filter(|text| !text.starts_with('~'));
+    shown.flat_map(|text| {
+        // An optional argument is the last one.
+        let short = text.split_once('?').map(|(before, after)| {
+            let start = before.rfind([',', '(']).unwrap_or(0);
+            format!("{}{after}", before[..=start].trim_end_matches(','))
+        });
+        short.into_iter().chain([text.replace('?', "")])
     })
 }
 
-fn is_zero(value: &Value<'_>) -> bool {
-    match value {
-        Value::Null | Value::Bool(false) | Value::Int(0) | Value::Uint(0) => true,
-        Value::Double(value) => *value == 0.0,
-        Value::Text(text) => text.is_empty(),
-        Value::Bytes(bytes) => bytes.is_empty(),
-        Value::List(list) => list.len() == 0,
-        Value::Map(map) => map.len() == 0,
-        Value::Duration(span) => span.is_zero(),
-        // The first moment of the first year.
-        Value::Timestamp(time) => time.as_nanosecond() == -62_135_596_800_000_000_000,
-        Value::Optional(inner) => inner.is_none(),
-        _ => false,
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::overload::resolve;
+    use crate::types::Ty;
+
+    #[test]
+    fn every_signature_is_that_of_a_function() {
+        assert!(signatures().count() > 180);
+        assert!(!named("optional.of").is_empty() && named("string.size").is_empty());
+        let all: Vec<String> = signatures().collect();
+        for text in ["string.split(string) -> list(string)", "list(string).join() -> string"] {
+            assert!(all.iter().any(|known| known == text), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_arguments_determine_the_result_type() {
+        let text = Ty::list(Ty::Basic("string"));
+        #[rustfmt::skip]
+        let rows: [(&str, bool, Vec<Ty<'_>>, Option<&str>); 9] = [
+            ("size", true, vec![text.clone()], Some("int")),
+            ("first", true, vec![text.clone()], Some("optional_type(string)")),
+            ("max", true, vec![text.clone()], Some("string")),
+            ("sum", true, vec![text.clone()], None),
+            ("indexOf", true, vec![text.clone(), Ty::Basic("int")], None),
+            ("indexOf", true, vec![Ty::Dyn, Ty::Dyn], Some("int")),
+            ("ip", true, vec![Ty::Basic("net.CIDR")], Some("net.IP")),
+            ("max", true, vec![Ty::list(Ty::Dyn)], Some("dyn")),
+            ("reverse", true, vec![Ty::Basic("string")], None),
+        ];
+        for (name, is_method, arguments, expected) in rows {
+            let found = resolve(named(name), is_method, &arguments).map(|(_, ty)| ty.show());
+            assert_eq!(found.as_deref(), expected, "{name}");
+        }
     }
 }

@@ -14,8 +14,10 @@ mod macros;
 mod parse;
 mod decl_type;
 mod types;
-mod declarations;
 mod typing;
+mod estimate;
+mod overload;
+mod scope;
 mod environment;
 mod check;
 mod cost;
@@ -37,6 +39,7 @@ pub use budget::{Budget, Error};
 pub use decl_type::{DeclField, DeclType, TEXT_MAX, escape};
 pub use environment::Environment;
 pub use eval::Variables;
+pub use functions::signatures;
 pub use value::authorizer::{Access, AccessedResource, Authority, Decision};
 pub use value::{MapKey, Value};
 
@@ -162,12 +165,12 @@ fn patterns(
     let mut found = HashMap::new();
     let mut failed = None;
     root.visit(&mut |expr| {
-        let tree::Node::Call { name, args, .. } = &expr.node else { return };
-        if !matches!(&**name, "matches" | "find" | "findAll") {
+        let tree::Node::Call(call) = &expr.node else { return };
+        if !matches!(&*call.name, "matches" | "find" | "findAll") {
             return;
         }
         // Either `text.matches(pattern)` or `matches(text, pattern)`; a number may follow.
-        let texts = args.iter().rev().find(|arg| matches!(arg.node, tree::Node::Text(_)));
+        let texts = call.given().iter().rev().find(|arg| matches!(arg.node, tree::Node::Text(_)));
         let Some(tree::Expr { at, node: tree::Node::Text(text) }) = texts else { return };
         if found.contains_key(text) {
             return;

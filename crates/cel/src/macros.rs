@@ -1,13 +1,14 @@
 //! The resolution of names and calls to fields, functions, types and macros.
 
-use super::tree::{Expr, Fold, FoldKind, Node};
-use super::{Fault, declarations};
+use super::tree::{Call, Expr, Fold, FoldKind, Node};
+use super::types::type_named;
+use super::{Fault, functions};
 
 /// A field, or a type name with dots.
 pub(super) fn select(of: Expr, field: Box<str>, at: usize) -> Expr {
     let start = of.at;
     let made = Expr { at, node: Node::Select { of: Box::new(of), field, optional: false } };
-    match type_name(&made).filter(|name| declarations::type_named(name).is_some()) {
+    match type_name(&made).filter(|name| type_named(name).is_some()) {
         Some(name) => Expr { at: start, node: Node::Name(name.into()) },
         None => made,
     }
@@ -24,9 +25,15 @@ pub(super) fn type_name(expr: &Expr) -> Option<String> {
     }
 }
 
+/// A call, resolved to the overloads of its function.
+fn call(name: Box<str>, is_method: bool, args: Vec<Expr>, at: usize) -> Expr {
+    let overloads = functions::named(&name);
+    Expr { at, node: Node::Call(Call { name, overloads, is_method, args }) }
+}
+
 pub(super) fn function(name: Box<str>, mut args: Vec<Expr>, at: usize) -> Result<Expr, Fault> {
     if &*name != "has" || args.len() != 1 {
-        return Ok(Expr { at, node: Node::Call { name, of: None, args } });
+        return Ok(call(name, false, args, at));
     }
     match args.remove(0).node {
         Node::Select { of, field, optional: false } => {
@@ -56,8 +63,8 @@ pub(super) fn method(of: Expr, name: Box<str>, args: Vec<Expr>, at: usize) -> Re
         ("sortBy", 2) => FoldKind::SortBy,
         ("optMap" | "optFlatMap", 2) => return opt_map(of, &name, args, at),
         _ => {
-            let of = Some(Box::new(of));
-            return Ok(Expr { at, node: Node::Call { name, of, args } });
+            let args = [of].into_iter().chain(args).collect();
+            return Ok(call(name, true, args, at));
         }
     };
     // The number of arguments determines which are names and whether there is a filter.

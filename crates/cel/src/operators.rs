@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::budget::{Budget, Error};
+use super::budget::{Budget, Error, text_cost};
 use super::decl_type::Same;
 use super::time;
 use super::tree::Op;
@@ -59,11 +59,6 @@ fn is_number(value: &Value<'_>) -> bool {
     matches!(value, Value::Int(_) | Value::Uint(_) | Value::Double(_))
 }
 
-/// The cost of traversing a string: a tenth of its length.
-pub(super) fn text_cost(len: usize) -> u64 {
-    len as u64 / 10 + 1
-}
-
 /// Whether two values are equal. Values of different types are not.
 pub(super) fn equal(a: &Value<'_>, b: &Value<'_>, budget: &mut Budget) -> Result<bool, Error> {
     budget.spend(1)?;
@@ -107,7 +102,7 @@ fn equal_lists(a: &ListValue<'_>, b: &ListValue<'_>, budget: &mut Budget) -> Res
         return Ok(false);
     }
     if let (Same::Set | Same::Map(_), _) | (_, Same::Set | Same::Map(_)) = (a.same(), b.same()) {
-        return equal_in_any_order(a, b, budget);
+        return all_in(a, b, budget);
     }
     for (a, b) in a.iter().zip(b.iter()) {
         if !equal(&a, &b, budget)? {
@@ -117,20 +112,21 @@ fn equal_lists(a: &ListValue<'_>, b: &ListValue<'_>, budget: &mut Budget) -> Res
     Ok(true)
 }
 
-fn equal_in_any_order(
-    a: &ListValue<'_>,
-    b: &ListValue<'_>,
+/// Whether every element of a list is in another.
+pub(super) fn all_in(
+    some: &ListValue<'_>,
+    all: &ListValue<'_>,
     budget: &mut Budget,
 ) -> Result<bool, Error> {
-    for element in a.iter() {
-        if !has_element(b, &element, budget)? {
+    for element in some.iter() {
+        if !has_element(all, &element, budget)? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-fn has_element(
+pub(super) fn has_element(
     list: &ListValue<'_>,
     value: &Value<'_>,
     budget: &mut Budget,
@@ -173,12 +169,20 @@ pub(super) fn compare(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
     }
 }
 
+/// Sorts elements by their keys, which must be ordered.
+pub(super) fn sort<'a, T>(elements: &mut [T], key: fn(&T) -> &Value<'a>) -> Result<(), Error> {
+    let mut failed = false;
+    elements.sort_by(|a, b| {
+        compare(key(a), key(b)).unwrap_or_else(|| {
+            failed = true;
+            Ordering::Equal
+        })
+    });
+    if failed { Err(Error::NoSuchOverload) } else { Ok(()) }
+}
+
 /// `value in holder`.
-pub(super) fn contains(
-    holder: &Value<'_>,
-    value: &Value<'_>,
-    budget: &mut Budget,
-) -> Result<bool, Error> {
+fn contains(holder: &Value<'_>, value: &Value<'_>, budget: &mut Budget) -> Result<bool, Error> {
     match holder {
         Value::List(list) => has_element(list, value, budget),
         Value::Map(map) => Ok(map.get(value).is_some()),

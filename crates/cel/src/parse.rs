@@ -5,7 +5,7 @@
 use super::lex::{Token, Word, words};
 use super::macros::{function, method, select, type_name};
 use super::tree::{Expr, Node, Op};
-use super::{Fault, declarations};
+use super::{Fault, functions};
 
 /// The maximum depth of a tree: evaluation recurses to this depth on the stack of a worker.
 const DEPTH_MAX: usize = 120;
@@ -388,8 +388,8 @@ impl Parser {
         let args = self.arguments()?;
         if let Node::Name(space) = &of.node {
             let full = format!("{space}.{name}");
-            if declarations::is_qualified(&full) {
-                return Ok(Expr { at, node: Node::Call { name: full.into(), of: None, args } });
+            if !functions::named(&full).is_empty() {
+                return function(full.into(), args, at);
             }
         }
         method(of, name, args, at)

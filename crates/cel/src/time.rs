@@ -3,7 +3,7 @@
 use headwater_api::query;
 use jiff::civil::Date;
 use jiff::tz::{Offset, TimeZone};
-use jiff::{SignedDuration, Timestamp, Zoned};
+use jiff::{SignedDuration, Timestamp};
 
 /// `1h30m`, `-1.5s`, `0`.
 pub(super) fn parse_duration(text: &str) -> Option<SignedDuration> {
@@ -56,30 +56,11 @@ pub(super) fn show_timestamp(time: Timestamp) -> String {
     time.to_string()
 }
 
-/// A part of a timestamp, by the name of its function; in UTC if no zone is given.
-pub(super) fn part(name: &str, time: Timestamp, zone: Option<&str>) -> Option<i64> {
-    let zone = match zone {
-        None | Some("UTC" | "") => TimeZone::UTC,
-        Some(zone) => time_zone(zone)?,
-    };
-    let time: Zoned = time.to_zoned(zone);
-    Some(match name {
-        "getFullYear" => i64::from(time.year()),
-        "getMonth" => i64::from(time.month()) - 1,
-        "getDate" => i64::from(time.day()),
-        "getDayOfMonth" => i64::from(time.day()) - 1,
-        "getDayOfWeek" => i64::from(time.weekday().to_sunday_zero_offset()),
-        "getDayOfYear" => i64::from(time.day_of_year()) - 1,
-        "getHours" => i64::from(time.hour()),
-        "getMinutes" => i64::from(time.minute()),
-        "getSeconds" => i64::from(time.second()),
-        "getMilliseconds" => i64::from(time.millisecond()),
-        _ => return None,
-    })
-}
-
-/// `+02:00`, or a name of the time zone database.
-fn time_zone(name: &str) -> Option<TimeZone> {
+/// `+02:00`, or a name of the time zone database; UTC if it is empty.
+pub(super) fn time_zone(name: &str) -> Option<TimeZone> {
+    if matches!(name, "" | "UTC") {
+        return Some(TimeZone::UTC);
+    }
     let signed = name.starts_with(['+', '-']);
     if !signed && !name.contains(':') {
         return TimeZone::get(name).ok();

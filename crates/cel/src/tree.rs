@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use super::overload::Overload;
+
 /// An expression and its position.
 #[derive(Debug)]
 pub(super) struct Expr {
@@ -49,11 +51,7 @@ pub(super) enum Node {
         name: Box<str>,
         fields: Vec<(Box<str>, Expr, bool)>,
     },
-    Call {
-        name: Box<str>,
-        of: Option<Box<Expr>>,
-        args: Vec<Expr>,
-    },
+    Call(Call),
     Fold(Box<Fold>),
     /// `of.optMap(name, body)`; flat if the body is optional itself.
     OptMap {
@@ -62,6 +60,24 @@ pub(super) enum Node {
         body: Box<Expr>,
         flat: bool,
     },
+}
+
+/// A call of a function.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) name: Box<str>,
+    /// The overloads of all functions with this name.
+    pub(super) overloads: &'static [Overload],
+    pub(super) is_method: bool,
+    /// The arguments, the receiver first.
+    pub(super) args: Vec<Expr>,
+}
+
+impl Call {
+    /// The arguments in parentheses.
+    pub(super) fn given(&self) -> &[Expr] {
+        &self.args[usize::from(self.is_method)..]
+    }
 }
 
 /// A macro over a list or a map.
@@ -152,7 +168,7 @@ impl Expr {
                 look(value);
             }),
             Node::Struct { fields, .. } => fields.iter().for_each(|(_, inner, _)| look(inner)),
-            Node::Call { of, args, .. } => of.as_deref().into_iter().chain(args).for_each(look),
+            Node::Call(call) => call.args.iter().for_each(look),
             Node::Fold(fold) => {
                 look(&fold.range);
                 fold.filter.iter().for_each(&mut *look);

@@ -1,6 +1,6 @@
 //! Static types and their compatibility.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::DeclType;
 
@@ -10,12 +10,14 @@ use super::DeclType;
 pub(super) enum Ty<'s> {
     Dyn,
     Basic(&'static str),
-    List(Rc<Ty<'s>>),
+    List(Arc<Ty<'s>>),
     /// A map with key and value types.
-    Map(Rc<[Ty<'s>; 2]>),
-    Optional(Rc<Ty<'s>>),
+    Map(Arc<[Ty<'s>; 2]>),
+    Optional(Arc<Ty<'s>>),
     /// A list, a map or an object of a schema.
     DeclType(&'s DeclType),
+    /// A type parameter of a function.
+    Parameter(char),
 }
 
 pub(super) const BOOL: Ty<'static> = Ty::Basic("bool");
@@ -30,6 +32,22 @@ pub(super) const ORDERED: [&str; 8] =
 
 /// Types with a sum.
 pub(super) const SUMMABLE: [&str; 4] = ["int", "uint", "double", DURATION];
+
+/// The types that expressions can name.
+#[rustfmt::skip]
+pub(super) const TYPES: [&str; 24] = [
+    "int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type",
+    "optional_type", TIMESTAMP, DURATION, "net.IP", "net.CIDR", "kubernetes.Quantity",
+    "kubernetes.URL", "kubernetes.Semver", "kubernetes.NamedFormat",
+    "kubernetes.authorization.Authorizer", "kubernetes.authorization.PathCheck",
+    "kubernetes.authorization.GroupCheck", "kubernetes.authorization.ResourceCheck",
+    "kubernetes.authorization.Decision",
+];
+
+/// The type that a name denotes.
+pub(super) fn type_named(name: &str) -> Option<&'static str> {
+    TYPES.into_iter().find(|known| *known == name)
+}
 
 impl<'s> Ty<'s> {
     pub(super) fn of(shape: &'s DeclType) -> Ty<'s> {
@@ -48,21 +66,21 @@ impl<'s> Ty<'s> {
     }
 
     pub(super) fn list(of: Ty<'s>) -> Ty<'s> {
-        Ty::List(Rc::new(of))
+        Ty::List(Arc::new(of))
     }
 
     pub(super) fn map(key: Ty<'s>, value: Ty<'s>) -> Ty<'s> {
-        Ty::Map(Rc::new([key, value]))
+        Ty::Map(Arc::new([key, value]))
     }
 
     pub(super) fn optional(of: Ty<'s>) -> Ty<'s> {
-        Ty::Optional(Rc::new(of))
+        Ty::Optional(Arc::new(of))
     }
 
     /// The name of the type, without parameters.
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Ty::Dyn => "dyn",
+            Ty::Dyn | Ty::Parameter(_) => "dyn",
             Ty::Basic(name) => name,
             Ty::List(_) | Ty::DeclType(DeclType::List(_)) => "list",
             Ty::Optional(_) => "optional_type",
@@ -71,7 +89,7 @@ impl<'s> Ty<'s> {
     }
 
     pub(super) fn is_dyn(&self) -> bool {
-        matches!(self, Ty::Dyn)
+        matches!(self, Ty::Dyn | Ty::Parameter(_))
     }
 
     /// Whether a value may have the type with this name at evaluation.
@@ -167,7 +185,7 @@ impl<'s> Ty<'s> {
             Ty::Basic(name) => {
                 !matches!(*name, "bool" | "int" | "uint" | "double" | "string" | "bytes" | "type")
             }
-            Ty::Optional(_) | Ty::Dyn => true,
+            Ty::Optional(_) | Ty::Dyn | Ty::Parameter(_) => true,
             Ty::List(_) | Ty::Map(_) => false,
             Ty::DeclType(shape) => matches!(shape, DeclType::Object(_)),
         }

@@ -100,40 +100,28 @@ impl std::ops::Deref for Text<'_> {
     }
 }
 
-impl From<&str> for Value<'_> {
-    fn from(text: &str) -> Self {
-        Value::Text(Text::Shared(text.into()))
-    }
+/// Values of Rust types.
+macro_rules! from {
+    ($($ty:ty, $value:ident => $made:expr;)*) => {$(
+        impl<'a> From<$ty> for Value<'a> {
+            fn from($value: $ty) -> Value<'a> {
+                $made
+            }
+        }
+    )*};
 }
 
-impl From<String> for Value<'_> {
-    fn from(text: String) -> Self {
-        Value::Text(Text::Shared(text.into()))
-    }
-}
-
-impl From<bool> for Value<'_> {
-    fn from(value: bool) -> Self {
-        Value::Bool(value)
-    }
-}
-
-impl From<i64> for Value<'_> {
-    fn from(value: i64) -> Self {
-        Value::Int(value)
-    }
-}
-
-impl<'a> From<Vec<Value<'a>>> for Value<'a> {
-    fn from(elements: Vec<Value<'a>>) -> Self {
-        Value::List(ListValue::Made(Arc::new(elements)))
-    }
-}
-
-impl<'a> From<BTreeMap<MapKey, Value<'a>>> for Value<'a> {
-    fn from(entries: BTreeMap<MapKey, Value<'a>>) -> Self {
-        Value::Map(MapValue::Made(Arc::new(entries)))
-    }
+from! {
+    bool, value => Value::Bool(value);
+    i64, value => Value::Int(value);
+    u64, value => Value::Uint(value);
+    f64, value => Value::Double(value);
+    &str, text => Value::Text(Text::Shared(text.into()));
+    String, text => Value::Text(Text::Shared(text.into()));
+    Other, value => Value::Other(Arc::new(value));
+    Option<Value<'a>>, value => Value::Optional(value.map(Arc::new));
+    Vec<Value<'a>>, elements => Value::List(ListValue::Made(Arc::new(elements)));
+    BTreeMap<MapKey, Value<'a>>, entries => Value::Map(MapValue::Made(Arc::new(entries)));
 }
 
 impl<'a> Value<'a> {
@@ -186,6 +174,13 @@ impl<'a> Value<'a> {
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(super) fn as_other(&self) -> Option<&Other> {
+        match self {
+            Value::Other(other) => Some(other),
             _ => None,
         }
     }

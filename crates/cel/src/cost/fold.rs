@@ -1,15 +1,16 @@
 //! The cost of macros: for each element, the body and the accumulator of Kubernetes' expansion.
 
-use super::size::{EntrySize, ONE, Size, scaled};
-use super::{Estimate, Found, LIST, MAP, Outer, Place, Scope, Step, TRAVERSAL};
+use super::{Estimator, Outer};
+use crate::estimate::{EntrySize, Estimate, LIST, MAP, ONE, Place, Size, Step, TRAVERSAL, scaled};
+use crate::scope::Scope;
 use crate::tree::{Expr, Fold, FoldKind};
 use crate::typing;
 
 /// The cost of reading the accumulator.
 const LOOK: u64 = 1;
 
-impl<'s> Estimate<'_, 's> {
-    pub(super) fn fold(&self, fold: &Fold, scope: Outer<'_, 's>) -> Found<'s> {
+impl<'s> Estimator<'_, 's> {
+    pub(super) fn fold(&self, fold: &Fold, scope: Outer<'_, 's>) -> Estimate<'s> {
         let range = self.of(&fold.range, scope);
         if fold.kind == FoldKind::SortBy {
             return self.sort_by(fold, range, scope);
@@ -36,7 +37,7 @@ impl<'s> Estimate<'_, 's> {
         let count = range.size();
         let cost = each.saturating_mul(count.max).saturating_add(range.cost);
         let ty = typing::folded(fold, &range.ty, body.ty.clone());
-        let found = Found::of(ty, cost.saturating_add(first + last));
+        let found = Estimate::of(ty, cost.saturating_add(first + last));
         match fold.kind {
             FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne => found,
             FoldKind::Map | FoldKind::Filter => {
@@ -46,7 +47,7 @@ impl<'s> Estimate<'_, 's> {
                 };
                 let value = value.or(Size::NOTHING);
                 let entry = Some(EntrySize { is_list: true, key: ONE, value });
-                Found { entry, ..found.sized(count) }
+                Estimate { entry, ..found.sized(count) }
             }
             _ => found.sized(count),
         }
@@ -56,20 +57,20 @@ impl<'s> Estimate<'_, 's> {
     fn parts(
         &self,
         fold: &Fold,
-        range: &Found<'s>,
+        range: &Estimate<'s>,
         scope: Outer<'_, 's>,
-    ) -> (Option<u64>, Found<'s>) {
+    ) -> (Option<u64>, Estimate<'s>) {
         let (first, second) = self.bound(fold, range);
-        let outer = Scope { name: &fold.first, found: first, outer: scope };
+        let outer = Scope { name: &fold.first, value: first, outer: scope };
         let inner = fold.second.as_deref().zip(second);
-        let inner = inner.map(|(name, found)| Scope { name, found, outer: Some(&outer) });
+        let inner = inner.map(|(name, value)| Scope { name, value, outer: Some(&outer) });
         let scope = Some(inner.as_ref().unwrap_or(&outer));
         let cost = |expr: &Expr| self.of(expr, scope).cost;
         (fold.filter.as_ref().map(cost), self.of(&fold.body, scope))
     }
 
     /// The estimates of a macro's variables.
-    fn bound(&self, fold: &Fold, range: &Found<'s>) -> (Found<'s>, Option<Found<'s>>) {
+    fn bound(&self, fold: &Fold, range: &Estimate<'s>) -> (Estimate<'s>, Option<Estimate<'s>>) {
         let is_pair = fold.second.is_some();
         let (first, second) = range.ty.steps(is_pair);
         let is_list = match range.entry {
@@ -78,8 +79,8 @@ impl<'s> Estimate<'_, 's> {
         };
         let step = |step: Step<'_>| range.place.then(&step, self.known.root());
         let named = |ty, size: Option<Size>, place: Place<'s>| {
-            let found = Found::of(ty, 1);
-            Found { size: place.size().or(found.size).or(size), place, ..found }
+            let found = Estimate::of(ty, 1);
+            Estimate { size: place.size().or(found.size).or(size), place, ..found }
         };
         let key = range.entry.map(|entry| entry.key);
         let value = range.entry.map(|entry| entry.value);
@@ -92,9 +93,9 @@ impl<'s> Estimate<'_, 's> {
     }
 
     /// The cost of `sortBy`: one pass for the keys, then a comparison of all pairs.
-    fn sort_by(&self, fold: &Fold, range: Found<'s>, scope: Outer<'_, 's>) -> Found<'s> {
+    fn sort_by(&self, fold: &Fold, range: Estimate<'s>, scope: Outer<'_, 's>) -> Estimate<'s> {
         let (cost, ty, count) = (range.cost, range.ty.clone(), range.size());
-        let input = Found { cost: 1, ..range };
+        let input = Estimate { cost: 1, ..range };
         let (_, body) = self.parts(fold, &input, scope);
         let each = body.cost.saturating_add(LIST + 2);
         let keys = each.saturating_mul(count.max).saturating_add(input.cost + LIST + LOOK);
@@ -104,6 +105,6 @@ impl<'s> Estimate<'_, 's> {
         let sorting = scaled(squared.max, factor).saturating_add(1 + LIST);
         let costs = [cost, LIST, input.cost, keys, sorting];
         let cost = costs.into_iter().fold(0, u64::saturating_add);
-        Found::of(ty, cost).sized(squared)
+        Estimate::of(ty, cost).sized(squared)
     }
 }

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Found, other};
-use crate::budget::Error;
-use crate::eval::Machine;
+use crate::budget::{Error, Machine};
+use crate::estimate::rule;
 use crate::value::authorizer::{
     Access, AccessedResource, Authority, Authorizer, Decision, Question,
 };
@@ -12,101 +11,105 @@ use crate::value::{Other, Value};
 use headwater_api::name;
 
 /// The cost of a check: an expression can afford two.
-const CHECK_COST: u64 = 350_000;
+const CHECK: u64 = 350_000;
+
+rows! {
+    "Authorizer.path(string) -> PathCheck", rule::ONE,
+        |_, who: authorizer, path: text| asked(who, Question::Path(filled("path", path)?));
+    "Authorizer.group(string) -> GroupCheck", rule::ONE,
+        |_, who: authorizer, group: text| asked(who, Question::Group(group.to_owned()));
+    "Authorizer.serviceAccount(string,string) -> Authorizer", rule::ONE,
+        |_, who: authorizer, namespace: text, account: text|
+            Other::Authorizer(service_account(who, namespace, account)?);
+    "GroupCheck.resource(string) -> ResourceCheck", rule::ONE, |_, of: question, resource: text| {
+        let (who, Question::Group(group)) = of else { return Err(Error::NoSuchOverload) };
+        let (group, resource) = (group.clone(), filled("resource", resource)?);
+        let resource = AccessedResource { group, resource, ..AccessedResource::default() };
+        asked(who, Question::Resource(resource))
+    };
+    "ResourceCheck.subresource(string) -> ResourceCheck", rule::ONE,
+        |_, of: question, text: text| narrowed(of, text, |resource| &mut resource.subresource)?;
+    "ResourceCheck.namespace(string) -> ResourceCheck", rule::ONE,
+        |_, of: question, text: text| narrowed(of, text, |resource| &mut resource.namespace)?;
+    "ResourceCheck.name(string) -> ResourceCheck", rule::ONE,
+        |_, of: question, text: text| narrowed(of, text, |resource| &mut resource.name)?;
+    "ResourceCheck.fieldSelector(string) -> ResourceCheck", rule::SELECTOR,
+        |_, of: question, text: text| narrowed(of, text, |resource| &mut resource.field_selector)?;
+    "ResourceCheck.labelSelector(string) -> ResourceCheck", rule::SELECTOR,
+        |_, of: question, text: text| narrowed(of, text, |resource| &mut resource.label_selector)?;
+    "ResourceCheck.check(string) -> Decision" "PathCheck.check(string) -> Decision",
+        rule::fixed::<CHECK>, |m, of: question, verb: text| Other::Decision(decide(m, of, verb)?);
+    "Decision.allowed() -> bool", rule::ONE, |_, of: decision| of.allowed;
+    "Decision.reason() -> string", rule::ONE, |_, of: decision| of.reason.as_str();
+    "Decision.errored() -> bool", rule::ONE, |_, of: decision| of.error.is_some();
+    "Decision.error() -> string", rule::ONE,
+        |_, of: decision| of.error.as_deref().unwrap_or_default();
+}
 
 impl<'a> Value<'a> {
     /// The user of a request for this resource.
     pub fn authorizer(authority: Arc<dyn Authority>, request: AccessedResource) -> Value<'a> {
-        other(Other::Authorizer(Authorizer { authority, account: None, request }))
+        Other::Authorizer(Authorizer { authority, account: None, request }).into()
     }
 }
 
 /// `authorizer.requestResource`.
-pub(crate) fn field<'a>(of: &Other, field: &str) -> Found<'a> {
+pub(crate) fn field<'a>(of: &Other, field: &str) -> Result<Value<'a>, Error> {
     match (of, field) {
         (Other::Authorizer(who), "requestResource") => {
-            Ok(asked(who.clone(), Question::Resource(who.request.clone())))
+            Ok(asked(who, Question::Resource(who.request.clone())).into())
         }
         _ => Err(Error::NoSuchOverload),
     }
 }
 
-fn asked<'a>(who: Authorizer, question: Question) -> Value<'a> {
-    other(Other::Question(who, question))
+fn asked(who: &Authorizer, question: Question) -> Other {
+    Other::Question(who.clone(), question)
 }
 
-pub(super) fn of_authorizer<'a>(name: &str, who: &Authorizer, rest: &[Value<'_>]) -> Found<'a> {
-    let texts: Vec<&str> = rest.iter().filter_map(Value::as_text).collect();
-    match (name, texts.as_slice()) {
-        ("path", [path]) if path.trim().is_empty() => Err(Error::other("path must not be empty")),
-        ("path", [path]) => Ok(asked(who.clone(), Question::Path((*path).to_owned()))),
-        ("group", [group]) => Ok(asked(who.clone(), Question::Group((*group).to_owned()))),
-        ("serviceAccount", [namespace, account]) => {
-            if !name::subdomain(account).is_empty() {
-                return Err(Error::other("Invalid service account name"));
-            }
-            if !name::label(namespace).is_empty() {
-                return Err(Error::other("Invalid service account namespace"));
-            }
-            let account = Some(((*namespace).to_owned(), (*account).to_owned()));
-            Ok(other(Other::Authorizer(Authorizer { account, ..who.clone() })))
-        }
-        _ => Err(Error::NoSuchOverload),
+fn filled(what: &str, text: &str) -> Result<String, Error> {
+    match text.trim().is_empty() {
+        true => Err(Error::other(format!("{what} must not be empty"))),
+        false => Ok(text.to_owned()),
     }
 }
 
-pub(super) fn of_question<'a>(
-    machine: &mut Machine<'a, '_>,
-    name: &str,
-    who: &Authorizer,
-    question: &Question,
-    rest: &[Value<'_>],
-) -> Found<'a> {
-    let [Value::Text(text)] = rest else { return Err(Error::NoSuchOverload) };
-    let text = text.to_string();
-    let next = |question| Ok(asked(who.clone(), question));
-    match (name, question) {
-        ("resource", Question::Group(_)) if text.trim().is_empty() => {
-            Err(Error::other("resource must not be empty"))
-        }
-        ("resource", Question::Group(group)) => next(Question::Resource(AccessedResource {
-            group: group.clone(),
-            resource: text,
-            ..AccessedResource::default()
-        })),
-        ("check", Question::Path(path)) => {
-            decide(machine, who, &Access::Path { path: path.clone(), verb: text })
-        }
-        ("check", Question::Resource(resource)) => {
-            decide(machine, who, &Access::Resource { resource: resource.clone(), verb: text })
-        }
-        (name, Question::Resource(resource)) => {
-            let resource = resource.clone();
-            next(Question::Resource(match name {
-                "subresource" => AccessedResource { subresource: text, ..resource },
-                "namespace" => AccessedResource { namespace: text, ..resource },
-                "name" => AccessedResource { name: text, ..resource },
-                "fieldSelector" => AccessedResource { field_selector: text, ..resource },
-                "labelSelector" => AccessedResource { label_selector: text, ..resource },
-                _ => return Err(Error::NoSuchOverload),
-            }))
-        }
-        _ => Err(Error::NoSuchOverload),
+fn service_account(who: &Authorizer, namespace: &str, account: &str) -> Result<Authorizer, Error> {
+    if !name::subdomain(account).is_empty() {
+        return Err(Error::other("Invalid service account name"));
     }
+    if !name::label(namespace).is_empty() {
+        return Err(Error::other("Invalid service account namespace"));
+    }
+    let account = Some((namespace.to_owned(), account.to_owned()));
+    Ok(Authorizer { account, ..who.clone() })
 }
 
-fn decide<'a>(machine: &mut Machine<'a, '_>, who: &Authorizer, access: &Access) -> Found<'a> {
-    machine.budget.spend(CHECK_COST)?;
+/// The check with one more word about the resource.
+fn narrowed(
+    (who, question): (&Authorizer, &Question),
+    text: &str,
+    word: fn(&mut AccessedResource) -> &mut String,
+) -> Result<Other, Error> {
+    let Question::Resource(mut resource) = question.clone() else {
+        return Err(Error::NoSuchOverload);
+    };
+    *word(&mut resource) = text.to_owned();
+    Ok(asked(who, Question::Resource(resource)))
+}
+
+fn decide(
+    m: &mut Machine<'_, '_>,
+    (who, question): (&Authorizer, &Question),
+    verb: &str,
+) -> Result<Decision, Error> {
+    let verb = verb.to_owned();
+    let access = match question.clone() {
+        Question::Path(path) => Access::Path { path, verb },
+        Question::Resource(resource) => Access::Resource { resource, verb },
+        Question::Group(_) => return Err(Error::NoSuchOverload),
+    };
+    m.spend(CHECK)?;
     let account = who.account.as_ref().map(|(namespace, name)| (&**namespace, &**name));
-    Ok(other(Other::Decision(who.authority.decide(account, access))))
-}
-
-pub(super) fn of_decision<'a>(name: &str, decision: &Decision) -> Found<'a> {
-    Ok(match name {
-        "allowed" => decision.allowed.into(),
-        "reason" => decision.reason.as_str().into(),
-        "errored" => decision.error.is_some().into(),
-        "error" => decision.error.as_deref().unwrap_or_default().into(),
-        _ => return Err(Error::NoSuchOverload),
-    })
+    Ok(who.authority.decide(account, &access))
 }

@@ -1,135 +1,106 @@
-//! Functions of lists and sets.
+//! Functions of lists, sets and maps.
 
 use std::cmp::Ordering;
 
 use jiff::SignedDuration;
 
-use super::Found;
 use crate::DeclType;
-use crate::budget::Error;
-use crate::eval::Machine;
-use crate::operators::{self, compare, contains, equal, text_cost};
+use crate::budget::{Error, Machine, text_cost};
+use crate::estimate::rule;
+use crate::operators::{self, all_in, compare, equal, has_element};
 use crate::tree::Op;
 use crate::value::{ListValue, Value};
 
-/// Evaluates a function of a list.
-pub(super) fn call<'a>(
-    machine: &mut Machine<'a, '_>,
-    name: &str,
-    list: &ListValue<'a>,
-    rest: &[Value<'a>],
-) -> Found<'a> {
-    Ok(match (name, rest) {
-        ("size", []) => return super::size(list.len()),
-        ("isSorted", []) => {
-            let elements: Vec<_> = list.iter().collect();
-            let orders = elements.windows(2).map(|pair| compare(&pair[0], &pair[1]));
-            let orders = orders.collect::<Option<Vec<_>>>().ok_or(Error::NoSuchOverload)?;
-            orders.into_iter().all(Ordering::is_le).into()
+rows! {
+    "size(list(T)) -> int" "list(T).size() -> int", rule::ONE, |_, list: list| list.len() as i64;
+    "size(map(K,V)) -> int" "map(K,V).size() -> int", rule::ONE, |_, map: map| map.len() as i64;
+    "list(T).indexOf(T) -> int", rule::SEARCHED,
+        |m, list: list, wanted: any| index_of(m, list, wanted, false)?;
+    "list(T).lastIndexOf(T) -> int", rule::SEARCHED,
+        |m, list: list, wanted: any| index_of(m, list, wanted, true)?;
+    "list(O).isSorted() -> bool", rule::SEARCHED, |_, list: list| is_sorted(list)?;
+    "list(O).min() -> O", rule::SEARCHED, |_, list: list| extreme(list, "min", Ordering::is_lt)?;
+    "list(O).max() -> O", rule::SEARCHED, |_, list: list| extreme(list, "max", Ordering::is_gt)?;
+    "list(N).sum() -> N", rule::SEARCHED, |m, list: list| sum(m, list)?;
+    "list(T).slice(int,int) -> list(T)", rule::SLICE,
+        |_, list: list, start: int, end: int| slice(list, start, end)?;
+    "list(list(T)).flatten() -> list(T)", rule::FLATTENED, |m, list: list| flat(m, list, 1)?;
+    "list(dyn).flatten(int) -> list(dyn)", rule::FLATTENED,
+        |m, list: list, depth: int| flat(m, list, depth)?;
+    "list(O).sort() -> list(O)", rule::SORTED, |m, list: list| {
+        m.spend(list.len() as u64 * 16)?;
+        let mut elements: Vec<_> = list.iter().collect();
+        operators::sort(&mut elements, |element| element)?;
+        elements
+    };
+    "list(T).reverse() -> list(T)", rule::REVERSED, |_, list: list| {
+        let mut elements: Vec<_> = list.iter().collect();
+        elements.reverse();
+        elements
+    };
+    "list(T).distinct() -> list(T)", rule::DISTINCT, |m, list: list| distinct(m, list)?;
+    "list(T).first() -> optional(T)", rule::ONE, |_, list: list| list.get(0);
+    "list(T).last() -> optional(T)", rule::ONE,
+        |_, list: list| list.len().checked_sub(1).and_then(|at| list.get(at));
+    "lists.range(int) -> list(int)", rule::RANGE, |m, end: int| {
+        m.spend(u64::try_from(end).unwrap_or(0))?;
+        (0..end).map(Value::Int).collect::<Vec<_>>()
+    };
+    "sets.contains(list(T),list(T)) -> bool", rule::sets::<1>,
+        |m, all: list, some: list| all_in(some, all, m.budget)?;
+    "sets.equivalent(list(T),list(T)) -> bool", rule::sets::<2>,
+        |m, a: list, b: list| all_in(b, a, m.budget)? && all_in(a, b, m.budget)?;
+    "sets.intersects(list(T),list(T)) -> bool", rule::sets::<1>, |m, a: list, b: list| {
+        let mut found = false;
+        for element in a.iter() {
+            found = found || has_element(b, &element, m.budget)?;
         }
-        ("sum", []) => return sum(machine, list),
-        ("min" | "max", []) => return extreme(name == "max", list.iter(), name),
-        ("indexOf" | "lastIndexOf", [wanted]) => {
-            let mut found = -1;
-            for (at, element) in list.iter().enumerate() {
-                if equal(&element, wanted, machine.budget)? {
-                    found = at as i64;
-                    if name == "indexOf" {
-                        break;
-                    }
-                }
-            }
-            found.into()
-        }
-        ("optional.unwrap" | "unwrapOpt", []) => return unwrap(list),
-        ("join", []) => return join(machine, list, ""),
-        ("join", [Value::Text(by)]) => return join(machine, list, by),
-        ("reverse", []) => {
-            let mut elements: Vec<_> = list.iter().collect();
-            elements.reverse();
-            elements.into()
-        }
-        ("sort", []) => {
-            machine.budget.spend(list.len() as u64 * 16)?;
-            let mut elements: Vec<_> = list.iter().collect();
-            let mut failed = false;
-            elements.sort_by(|a, b| {
-                compare(a, b).unwrap_or_else(|| {
-                    failed = true;
-                    Ordering::Equal
-                })
-            });
-            if failed {
-                return Err(Error::NoSuchOverload);
-            }
-            elements.into()
-        }
-        ("distinct", []) => {
-            let mut kept: Vec<Value<'a>> = Vec::new();
-            'elements: for element in list.iter() {
-                for known in &kept {
-                    if equal(known, &element, machine.budget)? {
-                        continue 'elements;
-                    }
-                }
-                kept.push(element);
-            }
-            kept.into()
-        }
-        ("flatten", [] | [Value::Int(_)]) => {
-            let depth = match rest {
-                [Value::Int(depth)] => *depth,
-                _ => 1,
-            };
-            if depth < 0 {
-                return Err(Error::other("level must be non-negative"));
-            }
-            let mut made = Vec::new();
-            flatten(machine, list, depth, &mut made)?;
-            made.into()
-        }
-        ("slice", [Value::Int(start), Value::Int(end)]) => {
-            return slice(list, *start, *end);
-        }
-        ("first", []) => list.get(0).map_or(Value::NONE, Value::some),
-        ("last", []) => {
-            list.len().checked_sub(1).and_then(|at| list.get(at)).map_or(Value::NONE, Value::some)
-        }
-        ("sets.contains", [Value::List(other)]) => all_in(machine, other, list)?.into(),
-        ("sets.equivalent", [Value::List(other)]) => {
-            (all_in(machine, other, list)? && all_in(machine, list, other)?).into()
-        }
-        ("sets.intersects", [Value::List(other)]) => {
-            let holder = Value::List(other.clone());
-            for element in list.iter() {
-                if contains(&holder, &element, machine.budget)? {
-                    return Ok(Value::Bool(true));
-                }
-            }
-            Value::Bool(false)
-        }
-        _ => return Err(Error::NoSuchOverload),
-    })
+        found
+    };
 }
 
-fn all_in<'a>(
-    machine: &mut Machine<'a, '_>,
-    some: &ListValue<'a>,
-    all: &ListValue<'a>,
-) -> Result<bool, Error> {
-    let holder = Value::List(all.clone());
-    for element in some.iter() {
-        if !contains(&holder, &element, machine.budget)? {
-            return Ok(false);
+fn index_of<'a>(
+    m: &mut Machine<'a, '_>,
+    list: &ListValue<'a>,
+    wanted: &Value<'a>,
+    is_last: bool,
+) -> Result<i64, Error> {
+    let mut found = -1;
+    for (at, element) in list.iter().enumerate() {
+        if equal(&element, wanted, m.budget)? {
+            found = at as i64;
+            if !is_last {
+                break;
+            }
         }
     }
-    Ok(true)
+    Ok(found)
 }
 
-fn slice<'a>(list: &ListValue<'a>, start: i64, end: i64) -> Found<'a> {
+fn is_sorted(list: &ListValue<'_>) -> Result<bool, Error> {
+    let elements: Vec<_> = list.iter().collect();
+    let orders = elements.windows(2).map(|pair| compare(&pair[0], &pair[1]));
+    let orders = orders.collect::<Option<Vec<_>>>().ok_or(Error::NoSuchOverload)?;
+    Ok(orders.into_iter().all(Ordering::is_le))
+}
+
+fn distinct<'a>(m: &mut Machine<'a, '_>, list: &ListValue<'a>) -> Result<Vec<Value<'a>>, Error> {
+    let mut kept: Vec<Value<'a>> = Vec::new();
+    'elements: for element in list.iter() {
+        for known in &kept {
+            if equal(known, &element, m.budget)? {
+                continue 'elements;
+            }
+        }
+        kept.push(element);
+    }
+    Ok(kept)
+}
+
+fn slice<'a>(list: &ListValue<'a>, start: i64, end: i64) -> Result<Vec<Value<'a>>, Error> {
     let why = match (usize::try_from(start), usize::try_from(end)) {
         (Ok(start), Ok(end)) if start <= end && end <= list.len() => {
-            return Ok(list.iter().skip(start).take(end - start).collect::<Vec<_>>().into());
+            return Ok(list.iter().skip(start).take(end - start).collect());
         }
         (Ok(start), Ok(end)) if start <= end => format!("list is length {}", list.len()),
         (Ok(_), Ok(_)) => "start index must be less than or equal to end index".to_owned(),
@@ -138,20 +109,7 @@ fn slice<'a>(list: &ListValue<'a>, start: i64, end: i64) -> Found<'a> {
     Err(Error::other(format!("cannot slice({start}, {end}), {why}")))
 }
 
-/// The values of the non-empty optionals of a list.
-fn unwrap<'a>(list: &ListValue<'a>) -> Found<'a> {
-    let mut made = Vec::new();
-    for element in list.iter() {
-        match element {
-            Value::Optional(Some(inner)) => made.push((*inner).clone()),
-            Value::Optional(None) => {}
-            _ => return Err(Error::NoSuchOverload),
-        }
-    }
-    Ok(made.into())
-}
-
-fn sum<'a>(machine: &mut Machine<'a, '_>, list: &ListValue<'a>) -> Found<'a> {
+fn sum<'a>(m: &mut Machine<'a, '_>, list: &ListValue<'a>) -> Result<Value<'a>, Error> {
     let mut elements = list.iter();
     let Some(mut total) = elements.next() else {
         // The sum of an empty list has the declared element type.
@@ -162,51 +120,66 @@ fn sum<'a>(machine: &mut Machine<'a, '_>, list: &ListValue<'a>) -> Found<'a> {
         });
     };
     for element in elements {
-        total = operators::binary(Op::Add, &total, &element, machine.budget)?;
+        total = operators::binary(Op::Add, &total, &element, m.budget)?;
     }
     Ok(total)
 }
 
-fn extreme<'a>(largest: bool, values: impl Iterator<Item = Value<'a>>, name: &str) -> Found<'a> {
+fn extreme<'a>(
+    list: &ListValue<'a>,
+    name: &str,
+    replaces: fn(Ordering) -> bool,
+) -> Result<Value<'a>, Error> {
     let mut found: Option<Value<'a>> = None;
-    for value in values {
-        let replaces = match &found {
-            None => true,
-            Some(best) => {
-                let order = compare(&value, best).ok_or(Error::NoSuchOverload)?;
-                if largest { order.is_gt() } else { order.is_lt() }
-            }
-        };
-        if replaces {
+    for value in list.iter() {
+        let order = found.as_ref().map(|best| compare(&value, best).ok_or(Error::NoSuchOverload));
+        if order.transpose()?.is_none_or(replaces) {
             found = Some(value);
         }
     }
     found.ok_or_else(|| Error::other(format!("{name} called on empty list")))
 }
 
-fn join<'a>(machine: &mut Machine<'a, '_>, list: &ListValue<'a>, by: &str) -> Found<'a> {
+pub(super) fn join(
+    m: &mut Machine<'_, '_>,
+    list: &ListValue<'_>,
+    by: &str,
+) -> Result<String, Error> {
     let mut made = String::new();
     for (at, element) in list.iter().enumerate() {
         let part = element.as_text().ok_or(Error::NoSuchOverload)?;
-        machine.budget.spend(text_cost(part.len() + by.len()))?;
+        m.spend(text_cost(part.len() + by.len()))?;
         if at > 0 {
             made.push_str(by);
         }
         made.push_str(part);
     }
-    Ok(made.into())
+    Ok(made)
+}
+
+fn flat<'a>(
+    m: &mut Machine<'a, '_>,
+    list: &ListValue<'a>,
+    depth: i64,
+) -> Result<Vec<Value<'a>>, Error> {
+    if depth < 0 {
+        return Err(Error::other("level must be non-negative"));
+    }
+    let mut made = Vec::new();
+    flatten(m, list, depth, &mut made)?;
+    Ok(made)
 }
 
 fn flatten<'a>(
-    machine: &mut Machine<'a, '_>,
+    m: &mut Machine<'a, '_>,
     list: &ListValue<'a>,
     depth: i64,
     made: &mut Vec<Value<'a>>,
 ) -> Result<(), Error> {
-    machine.budget.spend(list.len() as u64)?;
+    m.spend(list.len() as u64)?;
     for element in list.iter() {
         match element {
-            Value::List(inner) if depth > 0 => flatten(machine, &inner, depth - 1, made)?,
+            Value::List(inner) if depth > 0 => flatten(m, &inner, depth - 1, made)?,
             element => made.push(element),
         }
     }

@@ -2,14 +2,37 @@
 
 use std::fmt::Write;
 
-use super::{Found, convert};
-use crate::budget::Error;
-use crate::eval::Machine;
-use crate::operators::text_cost;
-use crate::value::{ListValue, MapValue, Value};
+use crate::budget::{Error, Machine, text_cost};
+use crate::time;
+use crate::value::{ListValue, MapValue, Other, Value};
+
+/// The text of `string()`.
+pub(super) fn plain<'a>(value: &Value<'a>) -> Result<Value<'a>, Error> {
+    Ok(match value {
+        Value::Text(text) => Value::Text(text.clone()),
+        Value::Bool(value) => value.to_string().into(),
+        Value::Int(value) => value.to_string().into(),
+        Value::Uint(value) => value.to_string().into(),
+        Value::Double(value) => show_double(*value).into(),
+        Value::Bytes(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) => text.into(),
+            Err(_) => return Err(Error::other("invalid UTF-8")),
+        },
+        Value::Duration(span) => time::show_duration(*span).into(),
+        Value::Timestamp(time) => time::show_timestamp(*time).into(),
+        Value::Other(other) => match &**other {
+            Other::Ip(ip) => ip.to_string().into(),
+            Other::Cidr(ip, bits) => format!("{ip}/{bits}").into(),
+            Other::Url(url) => url.text.as_str().into(),
+            Other::Semver(version) => version.text.as_str().into(),
+            _ => return Err(Error::NoSuchOverload),
+        },
+        _ => return Err(Error::NoSuchOverload),
+    })
+}
 
 /// The shortest text that parses as the same number.
-pub(super) fn show_double(value: f64) -> String {
+fn show_double(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "+Inf".into() } else { "-Inf".into() };
     }
@@ -51,11 +74,11 @@ pub(super) fn quote(text: &str) -> String {
 }
 
 /// `'%s has %d'.format([a, b])`.
-pub(super) fn format<'a>(
-    machine: &mut Machine<'a, '_>,
+pub(super) fn format(
+    m: &mut Machine<'_, '_>,
     text: &str,
-    values: &ListValue<'a>,
-) -> Found<'a> {
+    values: &ListValue<'_>,
+) -> Result<String, Error> {
     let mut made = String::new();
     let mut chars = text.chars().peekable();
     let mut next = 0;
@@ -85,9 +108,9 @@ pub(super) fn format<'a>(
         next += 1;
         let before = made.len();
         write_verb(&mut made, verb, precision, &value)?;
-        machine.budget.spend(text_cost(made.len() - before))?;
+        m.spend(text_cost(made.len() - before))?;
     }
-    Ok(made.into())
+    Ok(made)
 }
 
 fn write_verb(
@@ -200,7 +223,7 @@ fn write_plain(made: &mut String, value: &Value<'_>, depth: usize) -> Result<(),
     if depth > NESTED_MAX {
         return Err(Error::other("the value is nested too deeply to be printed"));
     }
-    let plain = || match convert::string(value) {
+    let plain = || match plain(value) {
         Ok(Value::Text(text)) => Ok(text),
         _ => Err(unprintable('s', value)),
     };

@@ -1,38 +1,42 @@
-//! Quantities.
+//! Functions of quantities.
 
-use super::{Found, other};
 use crate::budget::Error;
-use crate::value::{Other, Value};
+use crate::estimate::rule;
+use crate::value::Other;
+use headwater_api::quantity::Quantity;
 
-const NANO: i128 = 1_000_000_000;
+/// Nanounits per unit.
+pub(super) const NANO: i128 = 1_000_000_000;
 
-pub(super) fn of_quantity<'a>(name: &str, nano: i128, rest: &[Value<'_>]) -> Found<'a> {
-    let argument = match rest {
-        [] => None,
-        [Value::Int(value)] => Some(i128::from(*value) * NANO),
-        [Value::Other(value)] => match &**value {
-            Other::Quantity(nano) => Some(*nano),
-            _ => return Err(Error::NoSuchOverload),
-        },
-        _ => return Err(Error::NoSuchOverload),
+rows! {
+    "quantity(string) -> Quantity", rule::READ, |_, text: text| {
+        let quantity = Quantity::parse(text).map_err(|error| Error::other(error.to_string()))?;
+        Other::Quantity(quantity.nano())
     };
-    let made = |nano: Option<i128>| match nano {
-        Some(nano) => Ok(other(Other::Quantity(nano))),
-        None => Err(Error::other("quantity overflow")),
-    };
-    Ok(match (name, argument) {
-        ("isInteger", None) => (nano % NANO == 0 && i64::try_from(nano / NANO).is_ok()).into(),
-        ("asInteger", None) => match i64::try_from(nano / NANO) {
-            Ok(value) if nano % NANO == 0 => Value::Int(value),
-            _ => return Err(Error::other("cannot convert value to integer")),
-        },
-        ("asApproximateFloat", None) => Value::Double(nano as f64 / NANO as f64),
-        ("sign", None) => Value::Int(nano.signum() as i64),
-        ("add", Some(by)) => return made(nano.checked_add(by)),
-        ("sub", Some(by)) => return made(nano.checked_sub(by)),
-        ("compareTo", Some(by)) => Value::Int(nano.cmp(&by) as i64),
-        ("isLessThan", Some(by)) => (nano < by).into(),
-        ("isGreaterThan", Some(by)) => (nano > by).into(),
-        _ => return Err(Error::NoSuchOverload),
-    })
+    "isQuantity(string) -> bool", rule::READ, |_, text: text| Quantity::parse(text).is_ok();
+    "sign(Quantity) -> int" "Quantity.sign() -> int", rule::ONE,
+        |_, nano: quantity| nano.signum() as i64;
+    "Quantity.isInteger() -> bool", rule::ONE, |_, nano: quantity| integer(nano).is_some();
+    "Quantity.asInteger() -> int", rule::ONE, |_, nano: quantity|
+        integer(nano).ok_or_else(|| Error::other("cannot convert value to integer"))?;
+    "Quantity.asApproximateFloat() -> double", rule::ONE,
+        |_, nano: quantity| nano as f64 / NANO as f64;
+    "Quantity.add(Quantity) -> Quantity" "Quantity.add(int) -> Quantity", rule::ONE,
+        |_, nano: quantity, by: amount| made(nano.checked_add(by))?;
+    "Quantity.sub(Quantity) -> Quantity" "Quantity.sub(int) -> Quantity", rule::ONE,
+        |_, nano: quantity, by: amount| made(nano.checked_sub(by))?;
+    "Quantity.compareTo(Quantity) -> int" "~Quantity.compareTo(int) -> int", rule::ONE,
+        |_, nano: quantity, by: amount| nano.cmp(&by) as i64;
+    "Quantity.isLessThan(Quantity) -> bool" "~Quantity.isLessThan(int) -> bool", rule::ONE,
+        |_, nano: quantity, by: amount| nano < by;
+    "Quantity.isGreaterThan(Quantity) -> bool" "~Quantity.isGreaterThan(int) -> bool", rule::ONE,
+        |_, nano: quantity, by: amount| nano > by;
+}
+
+fn integer(nano: i128) -> Option<i64> {
+    i64::try_from(nano / NANO).ok().filter(|_| nano % NANO == 0)
+}
+
+fn made(nano: Option<i128>) -> Result<Other, Error> {
+    nano.map(Other::Quantity).ok_or_else(|| Error::other("quantity overflow"))
 }

@@ -1,27 +1,25 @@
 //! Functions of semantic versions.
 
-use super::Found;
 use crate::budget::Error;
+use crate::estimate::rule;
+use crate::value::Other;
 use crate::value::semver::Semver;
-use crate::value::{Other, Value};
 
-pub(super) fn of_semver<'a>(name: &str, version: &Semver, rest: &[Value<'_>]) -> Found<'a> {
-    let order = match rest {
-        [Value::Other(value)] => match &**value {
-            Other::Semver(other) => Some(version.compare(other)),
-            _ => return Err(Error::NoSuchOverload),
-        },
-        [] => None,
-        _ => return Err(Error::NoSuchOverload),
-    };
-    let [major, minor, patch] = version.numbers.map(|number| number as i64);
-    Ok(match (name, order) {
-        ("major", None) => Value::Int(major),
-        ("minor", None) => Value::Int(minor),
-        ("patch", None) => Value::Int(patch),
-        ("compareTo", Some(order)) => Value::Int(order as i64),
-        ("isLessThan", Some(order)) => order.is_lt().into(),
-        ("isGreaterThan", Some(order)) => order.is_gt().into(),
-        _ => return Err(Error::NoSuchOverload),
-    })
+rows! {
+    "semver(string,bool?) -> Semver" "~semver(string,T) -> Semver", rule::READ,
+        |_, text: text, normalize: is_true| {
+            let version = Semver::parse(text, normalize).map(Other::Semver);
+            version.ok_or_else(|| Error::other("Invalid semantic version"))?
+        };
+    "isSemver(string,bool?) -> bool" "~isSemver(string,T) -> bool", rule::READ,
+        |_, text: text, normalize: is_true| Semver::parse(text, normalize).is_some();
+    "Semver.isLessThan(Semver) -> bool", rule::ONE,
+        |_, version: semver, other: semver| version.compare(other).is_lt();
+    "Semver.isGreaterThan(Semver) -> bool", rule::ONE,
+        |_, version: semver, other: semver| version.compare(other).is_gt();
+    "Semver.compareTo(Semver) -> int", rule::ONE,
+        |_, version: semver, other: semver| version.compare(other) as i64;
+    "Semver.major() -> int", rule::ONE, |_, version: semver| version.numbers[0] as i64;
+    "Semver.minor() -> int", rule::ONE, |_, version: semver| version.numbers[1] as i64;
+    "Semver.patch() -> int", rule::ONE, |_, version: semver| version.numbers[2] as i64;
 }

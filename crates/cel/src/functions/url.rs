@@ -2,10 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use super::Found;
 use crate::budget::Error;
+use crate::estimate::rule;
 use crate::value::url::Url;
-use crate::value::{MapKey, Value};
+use crate::value::{MapKey, Other, Value};
+
+rows! {
+    "url(string) -> URL", rule::COPIED, |_, text: text| {
+        let url = Url::parse(text).map(Other::Url);
+        let why = || format!("URL parse error during conversion from string: {text:?}");
+        url.ok_or_else(|| Error::other(why()))?
+    };
+    "isURL(string) -> bool", rule::ONE, |_, text: text| Url::parse(text).is_some();
+    "URL.getScheme() -> string", rule::ONE, |_, url: url| url.scheme.as_str();
+    "URL.getHost() -> string", rule::ONE, |_, url: url| url.host.as_str();
+    "URL.getHostname() -> string", rule::ONE, |_, url: url| url.hostname.as_str();
+    "URL.getPort() -> string", rule::ONE, |_, url: url| url.port.as_str();
+    "URL.getEscapedPath() -> string", rule::ONE, |_, url: url| url.path.as_str();
+    "URL.getQuery() -> map(string,list(string))", rule::ONE, |_, url: url| query(url);
+}
 
 fn query<'a>(url: &Url) -> Value<'a> {
     let mut found: BTreeMap<MapKey, Vec<Value<'a>>> = BTreeMap::new();
@@ -36,16 +51,4 @@ fn decode(text: &str) -> String {
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-pub(super) fn of_url<'a>(name: &str, url: &Url) -> Found<'a> {
-    Ok(match name {
-        "getScheme" => url.scheme.as_str().into(),
-        "getHost" => url.host.as_str().into(),
-        "getHostname" => url.hostname.as_str().into(),
-        "getPort" => url.port.as_str().into(),
-        "getEscapedPath" => url.path.as_str().into(),
-        "getQuery" => query(url),
-        _ => return Err(Error::NoSuchOverload),
-    })
 }

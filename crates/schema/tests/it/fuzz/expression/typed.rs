@@ -37,8 +37,7 @@ struct Function {
 
 /// Every function whose types are among those above, with type parameters substituted.
 static FUNCTIONS: LazyLock<Vec<Function>> = LazyLock::new(|| {
-    let table = include_str!("../../../../../cel/src/functions.txt");
-    let lines = table.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let lines = headwater_cel::signatures().map(|line| &*line.leak());
     let both = lines.flat_map(|line| ["int", "string"].map(|ty| read(line, ty)));
     let known = |ty: &String| TYPES.contains(&ty.as_str());
     both.filter(|function| known(&function.answer) && function.arguments.iter().all(known))

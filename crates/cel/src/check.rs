@@ -6,8 +6,9 @@ use super::environment::Environment;
 use super::overload::resolve;
 use super::scope::{self, Scope, bound};
 use super::tree::{Call, Expr, Fold, FoldKind, Node};
-use super::types::{BOOL, INT, ORDERED, STRING, Ty};
+use super::types::{BOOL, ORDERED, STRING, Ty};
 use super::typing::{binary, either, element_of, field_of, folded};
+use super::value::Value;
 use super::{Fault, time};
 
 /// Checks an expression and returns the type of its result.
@@ -27,13 +28,7 @@ impl<'s> Checker<'_, 's> {
     fn ty(&self, expr: &Expr, scope: Outer<'_, 's>) -> Result<Ty<'s>, Fault> {
         let at = expr.at;
         Ok(match &expr.node {
-            Node::Null => Ty::Basic("null_type"),
-            Node::Bool(_) => BOOL,
-            Node::Int(_) => INT,
-            Node::Uint(_) => Ty::Basic("uint"),
-            Node::Double(_) => Ty::Basic("double"),
-            Node::Text(_) => STRING,
-            Node::Bytes(_) => Ty::Basic("bytes"),
+            Node::Literal(value) => Ty::Basic(value.type_name()),
             Node::Name(name) => return self.name(name, at, scope),
             Node::Select { of, field, optional } => {
                 if let Some(found) = self.variable(of, field, scope) {
@@ -238,11 +233,11 @@ impl<'s> Checker<'_, 's> {
 
 /// Checks literal timestamps and durations.
 fn literals(name: &str, args: &[Expr]) -> Result<(), Fault> {
-    let [Expr { at, node }] = args else { return Ok(()) };
-    let fits = match (name, node) {
-        ("duration", Node::Text(text)) => time::parse_duration(text).is_some(),
-        ("timestamp", Node::Text(text)) => time::parse_timestamp(text).is_some(),
-        ("timestamp", Node::Int(seconds)) => time::from_seconds(*seconds).is_some(),
+    let [Expr { at, node: Node::Literal(value) }] = args else { return Ok(()) };
+    let fits = match (name, value) {
+        ("duration", Value::Text(text)) => time::parse_duration(text).is_some(),
+        ("timestamp", Value::Text(text)) => time::parse_timestamp(text).is_some(),
+        ("timestamp", Value::Int(seconds)) => time::from_seconds(*seconds).is_some(),
         _ => true,
     };
     if fits { Ok(()) } else { Err(Fault::new(*at, format!("invalid {name} argument"))) }

@@ -31,13 +31,7 @@ struct Estimator<'k, 's> {
 impl<'s> Estimator<'_, 's> {
     fn of(&self, expr: &Expr, scope: Outer<'_, 's>) -> Estimate<'s> {
         match &expr.node {
-            Node::Null => Estimate::literal(Ty::Basic("null_type"), 1),
-            Node::Bool(_) => Estimate::literal(BOOL, 1),
-            Node::Int(value) => Estimate::number(*value),
-            Node::Uint(_) => Estimate::literal(Ty::Basic("uint"), 1),
-            Node::Double(_) => Estimate::literal(Ty::Basic("double"), 1),
-            Node::Text(text) => Estimate::literal(STRING, text.chars().count() as u64),
-            Node::Bytes(bytes) => Estimate::literal(Ty::Basic("bytes"), bytes.len() as u64),
+            Node::Literal(value) => Estimate::literal(value),
             Node::Name(name) => self.name(name, scope),
             Node::Select { of, field, optional } => self.select(of, field, *optional, scope),
             Node::Has { of, .. } => Estimate::of(BOOL, self.of(of, scope).cost),
@@ -120,8 +114,8 @@ impl<'s> Estimator<'_, 's> {
     }
 
     fn map(&self, entries: &[(Expr, Expr, bool)], scope: Outer<'_, 's>) -> Estimate<'s> {
-        let mut made = Estimate::literal(Ty::map(STRING, Ty::Dyn), entries.len() as u64);
-        made.cost = MAP;
+        let made = Estimate::of(Ty::map(STRING, Ty::Dyn), MAP);
+        let mut made = made.sized(Size::exactly(entries.len() as u64));
         let (mut keys, mut values) = (Size::NOTHING, Size::NOTHING);
         for (at, (key, value, _)) in entries.iter().enumerate() {
             let (key, value) = (self.of(key, scope), self.of(value, scope));

@@ -4,7 +4,8 @@ pub(super) mod rule;
 mod size;
 
 use super::DeclType;
-use super::types::{INT, Ty};
+use super::types::Ty;
+use super::value::Value;
 
 pub(super) use size::{EntrySize, ONE, Size, UNKNOWN, scaled};
 
@@ -34,13 +35,15 @@ impl<'s> Estimate<'s> {
         Estimate { cost, size, entry: None, place: Place::None, ty, literal: None }
     }
 
-    pub(super) fn literal(ty: Ty<'s>, size: u64) -> Estimate<'s> {
-        Estimate { size: Some(Size::exactly(size)), ..Estimate::of(ty, 0) }
-    }
-
-    pub(super) fn number(value: i64) -> Estimate<'s> {
-        let literal = Some(u64::try_from(value).unwrap_or(0));
-        Estimate { literal, ..Estimate::literal(INT, 1) }
+    pub(super) fn literal(value: &Value<'_>) -> Estimate<'s> {
+        let (size, literal) = match value {
+            Value::Text(text) => (text.chars().count(), None),
+            Value::Bytes(bytes) => (bytes.len(), None),
+            Value::Int(value) => (1, Some(u64::try_from(*value).unwrap_or(0))),
+            _ => (1, None),
+        };
+        let found = Estimate::of(Ty::Basic(value.type_name()), 0);
+        Estimate { literal, ..found.sized(Size::exactly(size as u64)) }
     }
 
     pub(super) fn size(&self) -> Size {

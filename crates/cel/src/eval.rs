@@ -4,14 +4,13 @@
 //! proportion, before it is done.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::budget::{Budget, Error, Machine, text_cost};
 use super::overload::Run;
 use super::scope::{self, Scope, bound};
 use super::tree::{Call, Expr, Node};
 use super::types::type_named;
-use super::value::{ListValue, MapKey, Text, Value};
+use super::value::{ListValue, MapKey, Value};
 use super::{DeclType, Program, functions, operators};
 
 /// The variables of an evaluation.
@@ -70,13 +69,7 @@ impl<'a> Evaluator<'a, '_> {
     pub(super) fn eval(&mut self, expr: &'a Expr, scope: Outer<'_, 'a>) -> Found<'a> {
         self.machine.spend(1)?;
         Ok(match &expr.node {
-            Node::Null => Value::Null,
-            Node::Bool(value) => Value::Bool(*value),
-            Node::Int(value) => Value::Int(*value),
-            Node::Uint(value) => Value::Uint(*value),
-            Node::Double(value) => Value::Double(*value),
-            Node::Text(text) => Value::Text(Text::Borrowed(text)),
-            Node::Bytes(bytes) => Value::Bytes(Arc::clone(bytes)),
+            Node::Literal(value) => value.clone(),
             Node::Name(name) => return self.name(name, scope),
             Node::Select { of, field, optional } => {
                 return self.select(of, field, *optional, scope);

@@ -170,15 +170,18 @@ fn patterns(
             return;
         }
         // Either `text.matches(pattern)` or `matches(text, pattern)`; a number may follow.
-        let texts = call.given().iter().rev().find(|arg| matches!(arg.node, tree::Node::Text(_)));
-        let Some(tree::Expr { at, node: tree::Node::Text(text) }) = texts else { return };
+        let text = call.given().iter().rev().find_map(|arg| match &arg.node {
+            tree::Node::Literal(Value::Text(text)) => Some((arg.at, &**text)),
+            _ => None,
+        });
+        let Some((at, text)) = text else { return };
         if found.contains_key(text) {
             return;
         }
         match Pattern::compile(text, budget) {
-            Ok(pattern) => drop(found.insert(Arc::clone(text), pattern)),
+            Ok(pattern) => drop(found.insert(Arc::from(text), pattern)),
             Err(why) => {
-                failed.get_or_insert(Fault::new(*at, format!("invalid matches argument: {why}")));
+                failed.get_or_insert(Fault::new(at, format!("invalid matches argument: {why}")));
             }
         }
     });

@@ -5,6 +5,7 @@
 use super::lex::{Token, Word, words};
 use super::macros::{function, method, select, type_name};
 use super::tree::{Expr, Node, Op};
+use super::value::{Text, Value};
 use super::{Fault, functions};
 
 /// The maximum depth of a tree: evaluation recurses to this depth on the stack of a worker.
@@ -197,11 +198,11 @@ impl Parser {
                 let value = 0i64.checked_sub_unsigned(value);
                 let value =
                     value.ok_or_else(|| Fault::new(at, "Syntax error: invalid int literal"))?;
-                return self.member(Expr { at, node: Node::Int(value) });
+                return self.member(Expr { at, node: Node::Literal(Value::Int(value)) });
             }
             if let Word::Double(value) = *self.peek() {
                 self.advance();
-                return self.member(Expr { at, node: Node::Double(-value) });
+                return self.member(Expr { at, node: Node::Literal(Value::Double(-value)) });
             }
             let inner = self.deeper(Parser::unary)?;
             return Ok(Expr { at, node: Node::Negate(Box::new(inner)) });
@@ -272,7 +273,7 @@ impl Parser {
 
     fn primary(&mut self) -> Result<Expr, Fault> {
         let at = self.at();
-        let node = match self.peek().clone() {
+        let value = match self.peek().clone() {
             Word::Sign("(") => {
                 self.advance();
                 let inner = self.expression()?;
@@ -299,17 +300,17 @@ impl Parser {
             }
             Word::Name(_) => return self.named(at),
             Word::Int(value) => match i64::try_from(value) {
-                Ok(value) => Node::Int(value),
+                Ok(value) => Value::Int(value),
                 Err(_) => return Err(Fault::new(at, "Syntax error: invalid int literal")),
             },
-            Word::Uint(value) => Node::Uint(value),
-            Word::Double(value) => Node::Double(value),
-            Word::Text(text) => Node::Text(text),
-            Word::Bytes(bytes) => Node::Bytes(bytes),
+            Word::Uint(value) => Value::Uint(value),
+            Word::Double(value) => Value::Double(value),
+            Word::Text(text) => Value::Text(Text::Shared(text)),
+            Word::Bytes(bytes) => Value::Bytes(bytes),
             Word::Sign(_) | Word::End => return Err(self.unexpected("expecting an expression")),
         };
         self.advance();
-        Ok(Expr { at, node })
+        Ok(Expr { at, node: Node::Literal(value) })
     }
 
     fn list(&mut self, at: usize) -> Result<Expr, Fault> {
@@ -353,16 +354,16 @@ impl Parser {
     fn named(&mut self, at: usize) -> Result<Expr, Fault> {
         let constant = match self.peek() {
             Word::Name(name) => match &**name {
-                "true" => Some(Node::Bool(true)),
-                "false" => Some(Node::Bool(false)),
-                "null" => Some(Node::Null),
+                "true" => Some(Value::Bool(true)),
+                "false" => Some(Value::Bool(false)),
+                "null" => Some(Value::Null),
                 _ => None,
             },
             _ => None,
         };
-        if let Some(node) = constant {
+        if let Some(value) = constant {
             self.advance();
-            return Ok(Expr { at, node });
+            return Ok(Expr { at, node: Node::Literal(value) });
         }
         let name = self.name()?;
         if self.takes("(") {

@@ -1,8 +1,7 @@
 //! The syntax tree. Macros are nodes of their own, so that evaluation needs no accumulators.
 
-use std::sync::Arc;
-
 use super::overload::Overload;
+use super::value::Value;
 
 /// An expression and its position.
 #[derive(Debug)]
@@ -13,13 +12,7 @@ pub(super) struct Expr {
 
 #[derive(Debug)]
 pub(super) enum Node {
-    Null,
-    Bool(bool),
-    Int(i64),
-    Uint(u64),
-    Double(f64),
-    Text(Arc<str>),
-    Bytes(Arc<[u8]>),
+    Literal(Value<'static>),
     Name(Box<str>),
     Select {
         of: Box<Expr>,
@@ -154,8 +147,7 @@ impl Expr {
 
     pub(super) fn children<'a>(&'a self, look: &mut dyn FnMut(&'a Expr)) {
         match &self.node {
-            Node::Null | Node::Bool(_) | Node::Int(_) | Node::Uint(_) | Node::Double(_) => {}
-            Node::Text(_) | Node::Bytes(_) | Node::Name(_) => {}
+            Node::Literal(_) | Node::Name(_) => {}
             Node::Select { of, .. } | Node::Has { of, .. } => look(of),
             Node::Index { of, key, .. } => [of, key].into_iter().for_each(|inner| look(inner)),
             Node::Not(inner) | Node::Negate(inner) => look(inner),

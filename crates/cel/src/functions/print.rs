@@ -120,24 +120,26 @@ fn write_verb(
     value: &Value<'_>,
 ) -> Result<(), Error> {
     let digits = precision.unwrap_or(6);
+    let (sign, whole) = match value {
+        Value::Int(value) => (if *value < 0 { "-" } else { "" }, Some(value.unsigned_abs())),
+        Value::Uint(value) => ("", Some(*value)),
+        _ => ("", None),
+    };
     let written = match (verb, value) {
         ('s', value) => return write_plain(made, value, 0),
-        ('d', Value::Int(value)) => write!(made, "{value}"),
-        ('d', Value::Uint(value)) => write!(made, "{value}"),
         ('f', Value::Double(value)) => write!(made, "{}", fixed(*value, digits)),
         ('e', Value::Double(value)) => write!(made, "{}", scientific(*value, digits)),
-        ('x', Value::Int(value)) => write!(made, "{}", radix(*value, |value| format!("{value:x}"))),
-        ('X', Value::Int(value)) => write!(made, "{}", radix(*value, |value| format!("{value:X}"))),
-        ('x', Value::Uint(value)) => write!(made, "{value:x}"),
-        ('X', Value::Uint(value)) => write!(made, "{value:X}"),
         ('x' | 'X', Value::Text(text)) => write_hex(made, verb, text.as_bytes()),
         ('x' | 'X', Value::Bytes(bytes)) => write_hex(made, verb, bytes),
-        ('o', Value::Int(value)) => write!(made, "{}", radix(*value, |value| format!("{value:o}"))),
-        ('o', Value::Uint(value)) => write!(made, "{value:o}"),
-        ('b', Value::Int(value)) => write!(made, "{}", radix(*value, |value| format!("{value:b}"))),
-        ('b', Value::Uint(value)) => write!(made, "{value:b}"),
         ('b', Value::Bool(value)) => write!(made, "{}", u8::from(*value)),
-        (verb, value) => return Err(unprintable(verb, value)),
+        (verb, value) => match (verb, whole) {
+            ('d', Some(whole)) => write!(made, "{sign}{whole}"),
+            ('x', Some(whole)) => write!(made, "{sign}{whole:x}"),
+            ('X', Some(whole)) => write!(made, "{sign}{whole:X}"),
+            ('o', Some(whole)) => write!(made, "{sign}{whole:o}"),
+            ('b', Some(whole)) => write!(made, "{sign}{whole:b}"),
+            _ => return Err(unprintable(verb, value)),
+        },
     };
     written.map_err(|_| Error::other("the text cannot be formatted"))
 }
@@ -157,12 +159,6 @@ fn unprintable(verb: char, value: &Value<'_>) -> Error {
         other => return Error::other(format!("unrecognized formatting clause {other:?}")),
     };
     Error::other(format!("{what}, was given {}", value.type_name()))
-}
-
-/// A number in another base: the sign, then the digits of its absolute value.
-fn radix(value: i64, show: impl FnOnce(u64) -> String) -> String {
-    let sign = if value < 0 { "-" } else { "" };
-    format!("{sign}{}", show(value.unsigned_abs()))
 }
 
 fn write_hex(made: &mut String, verb: char, bytes: &[u8]) -> std::fmt::Result {

@@ -20,6 +20,13 @@ use super::roster::{Roster, SegmentSummary};
 use super::row::Seed;
 use super::segment::{FreeFiles, Segment, remove};
 
+/// Frames of at most this length extend a file that grows by more than themselves: the next ones
+/// then sync without a change of the file's length, which the file system would have to journal.
+const SMALL_FRAME: usize = 64 << 10;
+
+/// The zeros that follow a small frame at the end of a file.
+const EXTENSION: usize = 512 << 10;
+
 /// The segments and where the next frame goes.
 #[derive(Debug)]
 pub(super) struct Log {
@@ -175,6 +182,12 @@ impl Log {
             FramePosition { segment: number, sequence, newest, compacted, is_base: false };
         let (bytes, header) = draft.seal(position, roster);
         segment.file.write(summary.len, bytes)?;
+        let end = summary.len + bytes.len() as u64;
+        let is_small = header.rows > 0 && bytes.len() <= SMALL_FRAME;
+        if is_small && end < self.segment_bytes && segment.file.len()? == end {
+            let zeros = usize::try_from(self.segment_bytes - end).unwrap_or(EXTENSION);
+            segment.file.write(end, &vec![0; zeros.min(EXTENSION)])?;
+        }
         segment.file.sync_data()?;
         let offset = summary.len;
         summary.add(header.len(), header.rows, header.digest);

@@ -109,11 +109,8 @@ fn a_truncated_or_missing_file_is_rejected_or_has_no_effect() {
             let damaged = disk.copy();
             headwater_store::embedded::disk::Disk::remove(&damaged, &name).unwrap();
             let refused = check(&damaged, &right, &format!("{name} missing")).await;
-            assert!(
-                refused || name == "HEAD",
-                "a store without {name} was opened: {:?}",
-                disk.names()
-            );
+            let optional = name == "HEAD" || name.ends_with(".free");
+            assert!(refused || optional, "a store without {name} was opened");
         }
     });
 }
@@ -150,7 +147,8 @@ fn a_flipped_bit_or_a_truncation_in_the_log_is_rejected() {
         let log = disk.file(LOG);
         let frames = frames(&log);
         assert_eq!(frames.len(), 13);
-        for place in (0..log.len()).step_by(7) {
+        let used = frames[12].1.next_multiple_of(4096);
+        for place in (0..used).step_by(7) {
             let padding = !frames.iter().any(|(start, end)| (*start..*end).contains(&place));
             let damaged = disk.copy();
             let mut content = log.clone();

@@ -107,6 +107,7 @@ impl<'s> Place<'s> {
 }
 
 /// The cost of a call without its arguments, and the size of its result.
+#[derive(Clone, Copy)]
 pub(super) struct Own {
     pub(super) cost: u64,
     pub(super) size: Option<Size>,

@@ -53,8 +53,6 @@ struct Hub {
     raw: HashMap<String, Bytes>,
     window: Window,
     views: Views,
-    /// The revision up to which events were dropped from every view.
-    views_swept: Revision,
     retained: RetainedSnapshots,
 }
 
@@ -84,7 +82,6 @@ impl Resource {
                 raw: HashMap::new(),
                 window: Window::new(revision, bounds),
                 views: Views::default(),
-                views_swept: Revision::ZERO,
                 retained: RetainedSnapshots::new(0, bounds.bytes),
             }),
             retired: AtomicBool::new(false),
@@ -295,11 +292,7 @@ impl Resource {
     pub(crate) fn expire(&self, now: Instant, compacted: Revision) {
         let mut hub = self.hub();
         hub.window.expire(now);
-        let edge = hub.window.complete_after();
-        if edge > hub.views_swept {
-            hub.views.forget(edge);
-            hub.views_swept = edge;
-        }
+        hub.views.forget(hub.window.complete_after());
         hub.retained.expire(now, compacted);
     }
 

@@ -129,7 +129,11 @@ impl Log {
     /// The next batch after `position`. Events that share a revision are read together, so events
     /// that are not published yet are excluded.
     fn after(&self, position: Revision, published: Revision) -> Vec<WatchEvent> {
-        let first = first_after(self.events.len(), |at| self.events[at].revision() > position);
+        // Most readers have read everything, and each event that a search visits is a cache miss.
+        if self.events.back().is_none_or(|newest| newest.revision() <= position) {
+            return Vec::new();
+        }
+        let first = self.events.partition_point(|event| event.revision() <= position);
         let (mut events, mut budget) = (Vec::<WatchEvent>::new(), BatchBudget::default());
         for event in self.events.range(first..).take_while(|e| e.revision() <= published) {
             let starts_revision =
@@ -141,24 +145,6 @@ impl Log {
         }
         events
     }
-}
-
-/// The index of the first element that is after something. Most readers are near the end, and every
-/// visited event is a cache miss, so this gallops backwards from the end before it bisects.
-fn first_after(len: usize, is_after: impl Fn(usize) -> bool) -> usize {
-    let mut back = 1;
-    while back <= len && is_after(len - back) {
-        back *= 2;
-    }
-    let (mut low, mut high) = (len.saturating_sub(back), len - back / 2);
-    while low < high {
-        let middle = low.midpoint(high);
-        match is_after(middle) {
-            true => high = middle,
-            false => low = middle + 1,
-        }
-    }
-    low
 }
 
 /// The result of reading a view at a cursor's position.
@@ -297,34 +283,34 @@ impl ScheduledWakeup {
 #[derive(Default)]
 pub(crate) struct Views {
     by_filter: HashMap<Filter, Arc<View>>,
-    everything: Vec<Arc<View>>,
-    by_namespace: HashMap<String, Vec<Arc<View>>>,
-    by_name: HashMap<String, Vec<Arc<View>>>,
-    by_label: HashMap<String, HashMap<String, Vec<Arc<View>>>>,
-    by_field: HashMap<usize, HashMap<String, Vec<Arc<View>>>>,
+    /// The views by the values that an attribute of their objects can have.
+    index: HashMap<Attribute, HashMap<String, Vec<Arc<View>>>>,
     /// Views with events that are not published yet.
     touched: Vec<Arc<View>>,
 }
 
-/// The key of a view in the index: the most specific condition of its filter.
-enum IndexKey {
-    Everything,
-    Namespace(String),
-    Name(String),
-    Label(String, Vec<String>),
-    Field(usize, String),
+/// An attribute of objects by which views are indexed.
+#[derive(PartialEq, Eq, Hash)]
+enum Attribute {
+    /// Empty for all objects.
+    Nothing,
+    Namespace,
+    Name,
+    Label(String),
+    Field(usize),
 }
 
 /// Selectors with more label values than this are not indexed by value.
 const INDEXED_VALUES_MAX: usize = 64;
 
-impl IndexKey {
-    fn of(filter: &Filter) -> IndexKey {
+impl Attribute {
+    /// The most specific condition of a filter: an attribute, and its values in selected objects.
+    fn of(filter: &Filter) -> (Attribute, Vec<String>) {
         if let Some(name) = filter.fields.name() {
-            return IndexKey::Name(name.to_owned());
+            return (Attribute::Name, vec![name.to_owned()]);
         }
         if let Some((index, value)) = filter.fields.equalities().next() {
-            return IndexKey::Field(index, value.to_owned());
+            return (Attribute::Field(index), vec![value.to_owned()]);
         }
         let narrowest = filter
             .labels
@@ -333,11 +319,24 @@ impl IndexKey {
             .min_by_key(|(_, values)| values.len());
         if let Some((key, values)) = narrowest {
             let values = values.iter().map(|value| value.to_string()).collect();
-            return IndexKey::Label(key.to_owned(), values);
+            return (Attribute::Label(key.to_owned()), values);
         }
         match filter.only_namespace() {
-            "" => IndexKey::Everything,
-            namespace => IndexKey::Namespace(namespace.to_owned()),
+            "" => (Attribute::Nothing, vec![String::new()]),
+            namespace => (Attribute::Namespace, vec![namespace.to_owned()]),
+        }
+    }
+
+    fn value<'a>(&self, object: &'a Object, fields: &'a [Field]) -> Option<&'a str> {
+        match self {
+            Attribute::Nothing => Some(""),
+            Attribute::Namespace => Some(object.namespace()),
+            Attribute::Name => Some(object.name()),
+            Attribute::Label(key) => object.label(key),
+            Attribute::Field(index) => {
+                let absent = || fields.get(*index).map_or("", |field| &*field.absent);
+                Some(object.field(*index).unwrap_or_else(absent))
+            }
         }
     }
 }
@@ -351,69 +350,33 @@ impl Views {
         }
         let view = Arc::new(View::new(filter.clone(), now));
         self.by_filter.insert(filter.clone(), Arc::clone(&view));
-        for bucket in self.buckets(IndexKey::of(filter)) {
-            bucket.push(Arc::clone(&view));
+        let (attribute, values) = Attribute::of(filter);
+        let by_value = self.index.entry(attribute).or_default();
+        for value in values {
+            by_value.entry(value).or_default().push(Arc::clone(&view));
         }
         view
     }
 
     /// Leaves a view; the last watcher removes it.
     pub(crate) fn leave(&mut self, view: &Arc<View>) {
-        if view.watchers.fetch_sub(1, Ordering::Relaxed) > 1 {
+        if view.watchers.fetch_sub(1, Ordering::Relaxed) > 1
+            || self.by_filter.get(&view.filter).is_none_or(|known| !Arc::ptr_eq(known, view))
+        {
             return;
         }
-        if self.by_filter.get(&view.filter).is_some_and(|known| Arc::ptr_eq(known, view)) {
-            self.by_filter.remove(&view.filter);
-            for bucket in self.buckets(IndexKey::of(&view.filter)) {
-                bucket.retain(|other| !Arc::ptr_eq(other, view));
-            }
-            self.drop_empty(IndexKey::of(&view.filter));
-        }
-    }
-
-    fn buckets(&mut self, key: IndexKey) -> Vec<&mut Vec<Arc<View>>> {
-        match key {
-            IndexKey::Everything => vec![&mut self.everything],
-            IndexKey::Namespace(namespace) => vec![self.by_namespace.entry(namespace).or_default()],
-            IndexKey::Name(name) => vec![self.by_name.entry(name).or_default()],
-            IndexKey::Field(index, value) => {
-                vec![self.by_field.entry(index).or_default().entry(value).or_default()]
-            }
-            IndexKey::Label(key, values) => {
-                let by_value = self.by_label.entry(key).or_default();
-                for value in &values {
-                    by_value.entry(value.clone()).or_default();
-                }
-                by_value
-                    .iter_mut()
-                    .filter(|(value, _)| values.contains(value))
-                    .map(|(_, bucket)| bucket)
-                    .collect()
+        self.by_filter.remove(&view.filter);
+        let (attribute, values) = Attribute::of(&view.filter);
+        let Some(by_value) = self.index.get_mut(&attribute) else { return };
+        for value in &values {
+            let Some(views) = by_value.get_mut(value) else { continue };
+            views.retain(|other| !Arc::ptr_eq(other, view));
+            if views.is_empty() {
+                by_value.remove(value);
             }
         }
-    }
-
-    fn drop_empty(&mut self, key: IndexKey) {
-        match key {
-            IndexKey::Everything => {}
-            IndexKey::Namespace(namespace) => drop_if_empty(&mut self.by_namespace, &namespace),
-            IndexKey::Name(name) => drop_if_empty(&mut self.by_name, &name),
-            IndexKey::Field(index, value) => {
-                if let Some(by_value) = self.by_field.get_mut(&index) {
-                    drop_if_empty(by_value, &value);
-                    if by_value.is_empty() {
-                        self.by_field.remove(&index);
-                    }
-                }
-            }
-            IndexKey::Label(key, values) => {
-                if let Some(by_value) = self.by_label.get_mut(&key) {
-                    values.iter().for_each(|value| drop_if_empty(by_value, value));
-                    if by_value.is_empty() {
-                        self.by_label.remove(&key);
-                    }
-                }
-            }
+        if by_value.is_empty() {
+            self.index.remove(&attribute);
         }
     }
 
@@ -425,40 +388,21 @@ impl Views {
         fields: &[Field],
         edge: Revision,
     ) -> usize {
-        let Views { everything, by_namespace, by_name, by_label, by_field, touched, .. } = self;
-        let (object, prev) = (change.object(), change.prev());
+        let Views { index, touched, .. } = self;
         let mut taken = 0;
-        let mut offer = |views: &[Arc<View>]| {
-            for view in views.iter().filter(|view| view.offer(change, edge)) {
+        for (attribute, by_value) in &*index {
+            let new = attribute.value(change.object(), fields);
+            let old = change.prev().and_then(|prev| attribute.value(prev, fields));
+            let values = [new, old.filter(|_| old != new)].into_iter().flatten();
+            for view in values.filter_map(|value| by_value.get(value)).flatten() {
+                if !view.offer(change, edge) {
+                    continue;
+                }
                 taken += 1;
                 // Consecutive changes often concern one view, which is published once.
                 if touched.last().is_none_or(|last| !Arc::ptr_eq(last, view)) {
                     touched.push(Arc::clone(view));
                 }
-            }
-        };
-        offer(everything);
-        if !by_namespace.is_empty() {
-            offer(found(by_namespace, object.namespace()));
-        }
-        if !by_name.is_empty() {
-            offer(found(by_name, object.name()));
-        }
-        for (key, by_value) in by_label {
-            let new = object.label(key);
-            let old = prev.and_then(|prev| prev.label(key));
-            offer(new.map_or(&[], |value| found(by_value, value)));
-            if old != new {
-                offer(old.map_or(&[], |value| found(by_value, value)));
-            }
-        }
-        for (index, by_value) in by_field {
-            let absent = fields.get(*index).map_or("", |field| &*field.absent);
-            let new = object.field(*index).unwrap_or(absent);
-            offer(found(by_value, new));
-            let old = prev.map(|prev| prev.field(*index).unwrap_or(absent));
-            if let Some(old) = old.filter(|old| *old != new) {
-                offer(found(by_value, old));
             }
         }
         taken
@@ -502,43 +446,8 @@ impl Views {
     }
 }
 
-fn found<'a>(map: &'a HashMap<String, Vec<Arc<View>>>, key: &str) -> &'a [Arc<View>] {
-    map.get(key).map_or(&[], Vec::as_slice)
-}
-
-fn drop_if_empty(map: &mut HashMap<String, Vec<Arc<View>>>, key: &str) {
-    if map.get(key).is_some_and(Vec::is_empty) {
-        map.remove(key);
-    }
-}
-
 /// The event of a change for a filter; `None` if it does not concern the filter.
 pub(crate) fn select(filter: &Filter, change: &Arc<ObjectChange>) -> Option<WatchEvent> {
     let transition: ViewTransition = change.transition(|object| filter.matches(object))?;
     Some(WatchEvent { change: Arc::clone(change), transition })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_event_after_a_position_is_found() {
-        for len in 0..40 {
-            for first in 0..=len {
-                assert_eq!(first_after(len, |at| at >= first), first, "of {len}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_search_near_the_end_visits_few_events() {
-        let visited = std::cell::Cell::new(0);
-        let is_after = |at| {
-            visited.set(visited.get() + 1);
-            at >= 999
-        };
-        assert_eq!(first_after(1_000, is_after), 999);
-        assert!(visited.get() <= 3, "{}", visited.get());
-    }
 }

@@ -224,11 +224,6 @@ impl EventBatch {
         Arc::new(EventBatch { events, joined: Mutex::default() })
     }
 
-    /// Whether other watchers may share the events, so that joining their frames pays off.
-    pub fn are_shared(events: &Arc<EventBatch>) -> bool {
-        Arc::strong_count(events) > 1
-    }
-
     /// The concatenated frames of all events, joined once for all watchers with the same `key`. A
     /// single frame is not copied.
     pub fn joined(&self, key: u64, mut frame: impl FnMut(&WatchEvent) -> Bytes) -> Bytes {
@@ -287,8 +282,5 @@ mod tests {
         assert_eq!(events.joined(0, &mut frame).as_ptr(), chunk.as_ptr());
         assert_eq!(events.joined(4, &mut frame), "1;2;");
         assert_eq!(encoded, 4, "two events in two representations");
-        assert!(!EventBatch::are_shared(&events));
-        let other = Arc::clone(&events);
-        assert!(EventBatch::are_shared(&other));
     }
 }

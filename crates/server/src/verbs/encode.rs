@@ -293,16 +293,13 @@ impl Frames {
     }
 
     /// The frames of some changes as one chunk; `made` are their objects if a webhook converted them.
-    pub(crate) fn events(&mut self, events: &Arc<EventBatch>, made: &[Arc<Object>]) -> Data {
+    pub(crate) fn events(&mut self, events: &EventBatch, made: &[Arc<Object>]) -> Data {
         let key = self.key(false);
         // The first frame may define columns, and converted objects belong to this watch alone.
         if !made.is_empty() || (key.is_some() && !self.columns_sent) {
             let frames =
                 events.iter().enumerate().map(|(at, event)| self.event(event, made.get(at)));
             return frames.collect::<Vec<Bytes>>().concat().into();
-        }
-        if key.is_none() && !EventBatch::are_shared(events) {
-            return lone(events);
         }
         events.joined(key.unwrap_or_default(), |event| self.event(event, None)).into()
     }
@@ -374,22 +371,6 @@ impl Frames {
             }
         }
     }
-}
-
-/// The frames of events that no other watcher shares.
-fn lone(events: &[WatchEvent]) -> Data {
-    if let [event] = events {
-        return event.frame().into();
-    }
-    let mut chunk = Chunk::default();
-    for (index, event) in events.iter().enumerate() {
-        let (frame, left) = (event.frame(), events.len() - index);
-        match frame.len() {
-            PIECE_MIN.. => chunk.push(b"", Piece::Bytes(frame)),
-            size => chunk.written(left * size).put_slice(&frame),
-        }
-    }
-    chunk.some().unwrap_or_else(|| Bytes::new().into())
 }
 
 /// The ERROR frame that ends a stream.

@@ -7,7 +7,6 @@
 
 mod apply;
 mod compare;
-mod created;
 mod entry;
 mod fields;
 mod merge;
@@ -29,7 +28,6 @@ pub use structure::{Builtin, Form, Loose, Structure};
 pub use versions::Versions;
 
 use compare::{compare_objects, zip};
-use created::fields_of_creator;
 use entry::Entries;
 use versions::Elsewhere;
 
@@ -198,13 +196,6 @@ impl<'a> Known<'a> {
         }
     }
 
-    fn is_empty(&self) -> bool {
-        match self {
-            Known::Stored(stored) => stored.is_empty(),
-            Known::Sent(entries) => entries.is_empty(),
-        }
-    }
-
     /// The entries after an update. An object without entries stays untracked until its first apply.
     fn updated<V: Versions>(
         self,
@@ -212,10 +203,6 @@ impl<'a> Known<'a> {
         versions: V,
     ) -> Result<Option<String>, Error> {
         let Update { before, after, is_update, write } = *update;
-        if !is_update && self.is_empty() {
-            let owned = fields_of_creator(before, after, write.ignored, versions.own());
-            return Ok(Entries::of_creator(write, owned).encode());
-        }
         let changes = compare_objects(before, after, write.ignored, versions.own());
         let text;
         let mut entries = match self {

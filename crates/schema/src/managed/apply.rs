@@ -7,7 +7,6 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::compare::{self, compare_objects};
-use super::created::fields_of_applier;
 use super::entry::{Entries, ManagerEntry, Operation};
 use super::fields::FieldSet;
 use super::owned::Owned;
@@ -79,20 +78,17 @@ impl<'a, V: Versions> Apply<'a, V> {
     /// The stored object and its entries.
     fn run(&self, entries: Entries<'a>, force: bool) -> Result<(Value, Option<String>), Error> {
         let id = ManagerEntry::id(self.write, Operation::Apply);
-        let owned = fields_of_applier(self.config, self.write.ignored, self.structure);
+        let wanted = self.wanted();
         let mut entries = entries;
         let merged = merge::merge_objects(self.current, self.config, self.structure);
         let last = entries.remove(&id);
         let object = match &last {
             Some(last) if self.is_told_elsewhere(last, &entries) => {
-                self.prune_across(merged, last, &self.wanted(), &entries)?
+                self.prune_across(merged, last, &wanted, &entries)?
             }
             // Usually all of it is applied again.
-            Some(last) if last.fields.is_stored_as(&owned) => merged,
-            Some(last) => match self.wanted() {
-                set if last.fields.is_within(&set) => merged,
-                set => self.prune(&merged, &last.fields.set(), &set, &entries),
-            },
+            Some(last) if last.fields.is_within(&wanted) => merged,
+            Some(last) => self.prune(&merged, &last.fields.set(), &wanted, &entries),
             None => merged,
         };
         let changes = compare_objects(self.current, &object, self.write.ignored, self.structure);
@@ -110,7 +106,7 @@ impl<'a, V: Versions> Apply<'a, V> {
         } else {
             Some(rfc3339(self.write.now).into())
         };
-        let owned = Owned::Stored(owned.into());
+        let owned = Owned::Set(wanted.without_system_fields());
         entries.insert(ManagerEntry::new(id, self.write.api_version, time, owned));
         Ok((object, entries.encode()))
     }

@@ -248,7 +248,7 @@ fn compare_elements<'a, S: Structure>(
     found
 }
 
-pub(super) fn elements(value: Option<&Value>) -> &[Value] {
+fn elements(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
@@ -268,7 +268,7 @@ impl<S: Structure> ElementNames<S> {
         }
     }
 
-    /// The name of an element; `None` if it lacks a key.
+    /// The name of an element, as JSON; `None` if it lacks a key.
     pub(super) fn name<'a>(&self, element: &Value) -> Option<Step<'a>> {
         let mut name = Vec::with_capacity(64);
         self.push_name(element, &mut name)?;
@@ -279,8 +279,7 @@ impl<S: Structure> ElementNames<S> {
         })
     }
 
-    /// Writes the name of an element as JSON; `None` if it lacks a key.
-    pub(super) fn push_name(&self, element: &Value, out: &mut Vec<u8>) -> Option<()> {
+    fn push_name(&self, element: &Value, out: &mut Vec<u8>) -> Option<()> {
         let (keys, inner) = match self {
             ElementNames::Keys(keys, inner) => (keys, inner),
             ElementNames::Values => {
@@ -373,7 +372,7 @@ fn fields_of<S: Structure>(value: &Value, structure: S) -> FieldSet<'_> {
 }
 
 /// Whether a value is atomic.
-pub(super) fn is_leaf<S: Structure>(value: &Value, structure: S) -> bool {
+fn is_leaf<S: Structure>(value: &Value, structure: S) -> bool {
     match structure.form() {
         Form::Map => !value.is_object() && !value.is_null(),
         Form::Deduced => !value.is_object(),

@@ -210,15 +210,6 @@ impl<'a> ManagerEntry<'a> {
 }
 
 impl<'a> Entries<'a> {
-    /// The entries of a new object: the fields of its creator, as text.
-    pub(super) fn of_creator(write: &Write<'a>, owned: String) -> Entries<'a> {
-        let mut entries = Entries::default();
-        let time = Some(rfc3339(write.now).into());
-        let id = ManagerEntry::id(write, Operation::Update);
-        entries.insert(ManagerEntry::new(id, write.api_version, time, Owned::Stored(owned.into())));
-        entries
-    }
-
     /// Parses entries of a client; `None` if one of them is invalid.
     pub(super) fn sent(values: &'a [Value]) -> Option<Entries<'a>> {
         if values.len() > ENTRIES_MAX {

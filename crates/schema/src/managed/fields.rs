@@ -11,6 +11,7 @@ use std::cmp::Ordering;
 
 use headwater_json::Value;
 
+use super::SYSTEM_METADATA;
 use super::structure::Structure;
 use headwater_api::query::quote;
 use headwater_json::push_text;
@@ -189,6 +190,22 @@ impl<'a> FieldSet<'a> {
     /// Removes a field with its descendants.
     pub(super) fn remove_field(&mut self, name: &str) {
         self.0.retain(|(step, _)| step.name() != Some(name));
+    }
+
+    /// Removes the fields that the server sets.
+    pub(super) fn without_system_fields(mut self) -> FieldSet<'a> {
+        self.remove_field("apiVersion");
+        self.remove_field("kind");
+        if let Some(metadata) = self.get_mut(&Step::field("metadata")) {
+            metadata.member = false;
+            for name in SYSTEM_METADATA {
+                metadata.below.remove_field(name);
+            }
+            if metadata.below.is_empty() {
+                self.remove_field("metadata");
+            }
+        }
+        self
     }
 
     /// The union with another set.

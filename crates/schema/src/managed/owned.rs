@@ -25,11 +25,6 @@ impl<'a> Owned<'a> {
         }
     }
 
-    /// Whether its stored text is this one.
-    pub(super) fn is_stored_as(&self, other: &str) -> bool {
-        matches!(self, Owned::Stored(text) if text == other)
-    }
-
     /// The set.
     pub(super) fn set(&self) -> Cow<'_, FieldSet<'_>> {
         match self {

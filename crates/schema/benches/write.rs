@@ -109,7 +109,7 @@ fn object(kind: &Kind, body: &[u8]) -> Value {
 }
 
 fn defaulted(kind: &Kind, mut value: Value) -> Value {
-    defaults::apply(kind, &mut value);
+    defaults::apply(kind, &mut value, None);
     defaults::prepare_for_create(kind, &mut value);
     value
 }

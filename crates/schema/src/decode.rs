@@ -157,7 +157,7 @@ pub fn object<'a>(
         return protobuf(target, body, |found| found.api_version);
     }
     let Parsed { value, duplicates } = document(target, format, body)?;
-    let decoded = fit(target, value, |why| target.unrecognized(why, body))?;
+    let decoded = fit(target, value, None, |why| target.unrecognized(why, body))?;
     Ok(Decoded { duplicates, ..decoded }.ordered(format, body))
 }
 
@@ -198,10 +198,15 @@ pub(crate) fn metadata(metadata: &mut Value) -> Result<Vec<String>, String> {
     fitted
 }
 
-/// Fits a value, such as the result of a patch, to the type of a built-in kind.
-pub fn refit<'a>(target: impl Into<Target<'a>>, value: Value) -> Result<Decoded, Error> {
+/// Fits a value, such as the result of a patch, to the type of a built-in kind. Members that equal
+/// those of `old`, a stored object in the same version, fit already.
+pub fn refit<'a>(
+    target: impl Into<Target<'a>>,
+    value: Value,
+    old: Option<&Value>,
+) -> Result<Decoded, Error> {
     let target = target.into();
-    fit(target, value, |why| target.unhandled(why))
+    fit(target, value, old, |why| target.unhandled(why))
 }
 
 /// Decodes the body of a DELETE (S2.42), in any version.
@@ -214,7 +219,7 @@ pub fn delete_options(format: Format, body: &[u8]) -> Result<Decoded, Error> {
     if let Some(object) = value.as_object_mut() {
         object.remove("apiVersion");
     }
-    let decoded = fit(target, value, |why| target.unrecognized(why, body))?;
+    let decoded = fit(target, value, None, |why| target.unrecognized(why, body))?;
     Ok(Decoded { duplicates, ..decoded })
 }
 
@@ -255,13 +260,14 @@ fn protobuf(
     target.accepts(&found)?;
     let value = crate::protobuf::object(target.group, target.version, target.kind, message.raw)
         .map_err(|error| target.unhandled(error.to_string()))?;
-    fit(target, value, |why| target.unhandled(why))
+    fit(target, value, None, |why| target.unhandled(why))
 }
 
 /// Fits a parsed document; `unreadable` builds the error of one without a kind.
 fn fit(
     target: Target<'_>,
     value: Value,
+    old: Option<&Value>,
     unreadable: impl Fn(String) -> Error,
 ) -> Result<Decoded, Error> {
     let mut object = match value {
@@ -283,7 +289,7 @@ fn fit(
     let Some(of) = Types::builtin().find(target.group, target.version, target.kind) else {
         return Err(target.unhandled(format!("no type for {:?}", target.kind)));
     };
-    let unknown = typed::object(of, &mut object).map_err(|why| target.unhandled(why))?;
+    let unknown = typed::object(of, &mut object, old).map_err(|why| target.unhandled(why))?;
     object.insert("apiVersion".into(), target.api_version().into());
     object.insert("kind".into(), target.kind.into());
     let (duplicates, order) = (Vec::new(), Vec::new());

@@ -19,10 +19,11 @@ pub use prepare::{prepare_for_create, prepare_for_update, quality_of_service};
 
 type Object = Map;
 
-/// Applies the defaults of a built-in kind to an object that was decoded as one.
-pub fn apply(kind: &Kind, object: &mut Value) {
+/// Applies the defaults of a built-in kind to an object that was decoded as one. Members that equal
+/// those of `old`, a stored object, have theirs already.
+pub fn apply(kind: &Kind, object: &mut Value, old: Option<&Value>) {
     if let (Some(of), Value::Object(object)) = (Types::builtin().of(kind), object) {
-        PLAN.object(of, object);
+        PLAN.object(of, object, old.and_then(Value::as_object));
     }
 }
 
@@ -65,19 +66,21 @@ impl Plan {
     }
 
     /// Applies the defaults of an object before those of its members, as Kubernetes does.
-    fn object(&self, of: &Type, object: &mut Object) {
+    fn object(&self, of: &Type, object: &mut Object, old: Option<&Object>) {
         for rule in &self.rules[of.id.index()] {
             rule.apply(object);
         }
         for (field, value) in self.reach.members(of, object.iter_mut()) {
-            self.value(&field.shape, value);
+            if old.is_none_or(|old| old.get(field.name) != Some(&*value)) {
+                self.value(&field.shape, value);
+            }
         }
     }
 
     fn value(&self, shape: &ValueType, value: &mut Value) {
         match (shape, value) {
             (ValueType::Struct(id), Value::Object(object)) => {
-                self.object(Types::builtin().get(*id), object);
+                self.object(Types::builtin().get(*id), object, None);
             }
             (ValueType::List(inner), Value::Array(items)) => {
                 items.iter_mut().for_each(|item| self.value(inner, item));

@@ -29,7 +29,7 @@ pub(crate) fn write() -> Write<'static> {
 pub(crate) fn stored() -> Vec<u8> {
     let kind = kind();
     let mut value = decode::object(&kind, Format::Json, BODY).expect("it is a pod").value;
-    defaults::apply(&kind, &mut value);
+    defaults::apply(&kind, &mut value, None);
     defaults::prepare_for_create(&kind, &mut value);
     let structure = Builtin::of(&kind).expect("pods are built in");
     managed::track_update(None, &mut value, &write(), structure).expect("it can be tracked");

@@ -35,7 +35,7 @@ fn defaulted(name: &'static str) -> Piece {
     let value = decode::object(&kind, Format::Json, BODY).expect("it is a pod").value;
     Piece::new(name, TIMES, move |_| {
         let mut value = value.clone();
-        defaults::apply(&kind, &mut value);
+        defaults::apply(&kind, &mut value, None);
         defaults::prepare_for_create(&kind, &mut value);
         black_box(value);
     })
@@ -44,7 +44,7 @@ fn defaulted(name: &'static str) -> Piece {
 fn validated(name: &'static str) -> Piece {
     let kind = kind();
     let mut value = decode::object(&kind, Format::Json, BODY).expect("it is a pod").value;
-    defaults::apply(&kind, &mut value);
+    defaults::apply(&kind, &mut value, None);
     defaults::prepare_for_create(&kind, &mut value);
     Piece::new(name, TIMES, move |_| {
         black_box(name::metadata_on_create(&kind, black_box(&value)));
@@ -55,7 +55,7 @@ fn validated(name: &'static str) -> Piece {
 fn tracked(name: &'static str) -> Piece {
     let kind = kind();
     let mut value = decode::object(&kind, Format::Json, BODY).expect("it is a pod").value;
-    defaults::apply(&kind, &mut value);
+    defaults::apply(&kind, &mut value, None);
     defaults::prepare_for_create(&kind, &mut value);
     Piece::new(name, TIMES, move |_| {
         let mut value = value.clone();

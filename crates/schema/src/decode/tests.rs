@@ -280,7 +280,7 @@ proptest! {
     fn fitting_twice_changes_nothing(body in pods()) {
         let once = decode("Pod", &body.to_string());
         if let Ok(once) = once {
-            let twice = refit(&kind("Pod"), once.value.clone()).unwrap();
+            let twice = refit(&kind("Pod"), once.value.clone(), None).unwrap();
             prop_assert_eq!(&twice.value, &once.value);
             prop_assert!(twice.unknown.is_empty());
         }
@@ -336,16 +336,16 @@ fn a_stored_member_that_a_patch_moves_is_fitted_again() {
         br#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p"},"spec":{"nodeName":"n"},"status":{"conditions":[],"phase":"Pending"}}"#,
     )
     .unwrap();
-    let whole = super::refit(&pods, stored.clone()).unwrap();
+    let whole = super::refit(&pods, stored.clone(), Some(&stored)).unwrap();
     assert!(whole.unknown.is_empty());
-    assert_eq!(whole.value["spec"]["nodeName"], "n");
+    assert_eq!(whole.value["spec"], stored["spec"]);
     let mut moved = stored.clone();
     moved["spec"] = stored["status"].clone();
     moved["metadata"]["annotations"] = stored["spec"].clone();
-    let fitted = super::refit(&pods, moved).unwrap();
+    let fitted = super::refit(&pods, moved, Some(&stored)).unwrap();
     assert_eq!(fitted.unknown, ["spec.conditions", "spec.phase"]);
     assert_eq!(fitted.value["spec"].get("phase"), None);
     let mut mistyped = stored.clone();
     mistyped["metadata"]["labels"] = stored["status"].clone();
-    assert!(super::refit(&pods, mistyped).is_err());
+    assert!(super::refit(&pods, mistyped, Some(&stored)).is_err());
 }

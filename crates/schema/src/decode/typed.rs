@@ -9,16 +9,21 @@ use crate::types::{Type, Types, ValueType, Zero};
 use headwater_api::quantity::Quantity;
 use headwater_json::path::Path;
 
-/// Fits an object; returns the paths of unknown fields.
-pub(super) fn object(of: &Type, object: &mut Map) -> Result<Vec<String>, String> {
-    let mut fit = Fit { types: Types::builtin(), unknown: Vec::new() };
+/// Fits an object; returns the paths of unknown fields. Members that equal those of `old` fit.
+pub(super) fn object(
+    of: &Type,
+    object: &mut Map,
+    old: Option<&Value>,
+) -> Result<Vec<String>, String> {
+    let old = old.and_then(Value::as_object);
+    let mut fit = Fit { types: Types::builtin(), old, unknown: Vec::new() };
     fit.object(of, object, &Path::Root)?;
     Ok(fit.unknown)
 }
 
 /// Fits only the metadata of an object.
 pub(super) fn metadata(object: &mut Map) -> Result<Vec<String>, String> {
-    let mut fit = Fit { types: Types::builtin(), unknown: Vec::new() };
+    let mut fit = Fit { types: Types::builtin(), old: None, unknown: Vec::new() };
     let of = fit.types.named("meta/v1.ObjectMeta").expect("every object has metadata");
     match object.entry("metadata").or_insert_with(|| Value::Object(Map::new())) {
         Value::Object(metadata) => {
@@ -49,6 +54,7 @@ pub(super) fn json_type(value: &Value) -> &'static str {
 
 struct Fit<'t> {
     types: &'t Types,
+    old: Option<&'t Map>,
     unknown: Vec<String>,
 }
 
@@ -72,6 +78,7 @@ impl Fit<'_> {
                     *value = Value::Null;
                 }
                 Some(_) if value.is_null() => {}
+                Some(_) if matches!(path, Path::Root) && self.is_unchanged(key, value) => {}
                 Some(field) => {
                     self.value(&field.shape, value, Place { path: &here, within: of })?;
                     if field.zero == Zero::Dropped && is_empty(value) {
@@ -90,6 +97,10 @@ impl Fit<'_> {
             }
         }
         Ok(())
+    }
+
+    fn is_unchanged(&self, member: &str, value: &Value) -> bool {
+        self.old.is_some_and(|old| old.get(member) == Some(value))
     }
 
     fn value(&mut self, shape: &ValueType, value: &mut Value, at: Place<'_>) -> Result<(), String> {

@@ -12,12 +12,12 @@ fn kind(group: &str, name: &str) -> Kind {
 }
 
 fn defaulted(kind: &Kind, body: &Value) -> Value {
-    let mut value = decode::refit(kind, body.clone()).unwrap().value;
-    apply(kind, &mut value);
+    let mut value = decode::refit(kind, body.clone(), None).unwrap().value;
+    apply(kind, &mut value, None);
     let once = value.clone();
-    apply(kind, &mut value);
+    apply(kind, &mut value, None);
     assert_eq!(value, once, "applying defaults twice");
-    let refitted = decode::refit(kind, value.clone()).unwrap();
+    let refitted = decode::refit(kind, value.clone(), None).unwrap();
     assert_eq!(refitted.value, value, "defaults have the right shape");
     value
 }

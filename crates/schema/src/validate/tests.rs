@@ -14,8 +14,8 @@ fn kind(group: &str, name: &str) -> Kind {
 
 /// The object as validation sees it: decoded, defaulted and prepared.
 fn prepared(kind: &Kind, body: &Value) -> Value {
-    let mut object = decode::refit(kind, body.clone()).unwrap().value;
-    defaults::apply(kind, &mut object);
+    let mut object = decode::refit(kind, body.clone(), None).unwrap().value;
+    defaults::apply(kind, &mut object, None);
     defaults::prepare_for_create(kind, &mut object);
     object
 }
@@ -45,8 +45,8 @@ fn refused_change(group: &str, name: &str, body: &Value, change: &Value, expecte
     let old = prepared(&kind, body);
     let mut new = old.clone();
     merge(&mut new, change);
-    let mut new = decode::refit(&kind, new).unwrap().value;
-    defaults::apply(&kind, &mut new);
+    let mut new = decode::refit(&kind, new, None).unwrap().value;
+    defaults::apply(&kind, &mut new, None);
     defaults::prepare_for_update(&kind, &mut new, &old);
     compare(&texts(&update(&kind, &new, &old)), expected);
 }
@@ -750,10 +750,10 @@ proptest! {
         let first = filler.object(of, 0);
         let second = filler.object(of, 0);
         for mut object in [first, second.clone()] {
-            if let Ok(decoded) = decode::refit(kind, object.clone()) {
+            if let Ok(decoded) = decode::refit(kind, object.clone(), None) {
                 object = decoded.value;
             }
-            defaults::apply(kind, &mut object);
+            defaults::apply(kind, &mut object, None);
             defaults::prepare_for_create(kind, &mut object);
             create(kind, &object);
             if old {

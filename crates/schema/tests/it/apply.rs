@@ -27,8 +27,8 @@ fn applied(
     let structure = Builtin::of(kind).unwrap();
     let object = managed::apply(live, config, &write, false, kind, structure);
     let object = object.map_err(|error| error.to_string())?;
-    let mut object = decode::refit(kind, object).map_err(|error| error.to_string())?.value;
-    defaults::apply(kind, &mut object);
+    let mut object = decode::refit(kind, object, live).map_err(|error| error.to_string())?.value;
+    defaults::apply(kind, &mut object, live);
     if let Some(live) = live {
         managed::keep_times(live, &mut object);
     }

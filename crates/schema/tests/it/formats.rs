@@ -41,7 +41,7 @@ fn stored(kind: &Kind, format: Format, body: &[u8]) -> Result<String, String> {
         return Err(format!("unknown: {:?}", decoded.unknown));
     }
     let mut value = decoded.value;
-    defaults::apply(kind, &mut value);
+    defaults::apply(kind, &mut value, None);
     Ok(value.to_string())
 }
 

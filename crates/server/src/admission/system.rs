@@ -17,7 +17,7 @@ pub(super) struct SystemDefaults;
 impl Admit for SystemDefaults {
     fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
         if !attempt.kind.custom {
-            defaults::apply(attempt.kind.storage(), attempt.new);
+            defaults::apply(attempt.kind.storage(), attempt.new, attempt.old);
         }
         Ok(())
     }

@@ -223,12 +223,12 @@ pub(super) async fn adopt(
     mut changed: Value,
 ) -> Result<(), Status> {
     managed::unpack(&mut changed);
-    let mut changed = decode::patched(kind, call, FieldValidation::Ignore, changed, &[])
+    let mut changed = decode::patched(kind, call, FieldValidation::Ignore, changed, None, &[])
         .map_err(|error| status::internal(error.message))?;
     to_storage(kind, &mut changed);
     changed = versions::tree(backend.converter(), attempt.kind, changed).await?;
     if !kind.custom {
-        defaults::apply(kind.storage(), &mut changed);
+        defaults::apply(kind.storage(), &mut changed, None);
     }
     if attempt.untouched.is_none() {
         attempt.untouched = Some(OriginalObject::Object(attempt.new.clone()));

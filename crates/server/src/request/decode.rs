@@ -55,12 +55,14 @@ pub(crate) fn other(call: &Call, target: Target<'_>, body: &Bytes) -> Result<Val
         .map_err(|error| status::bad_request(error.to_string()))
 }
 
-/// Decodes the result of a patch against the type of its kind.
+/// Decodes the result of a patch against the type of its kind. `old` is the stored object, if it is
+/// in the same version.
 pub(crate) fn patched(
     kind: &Served,
     call: &Call,
     validation: FieldValidation,
     value: Value,
+    old: Option<&Value>,
     duplicates: &[String],
 ) -> Result<Value, Status> {
     // The result is not an object of a kind yet, so the error names none.
@@ -71,7 +73,7 @@ pub(crate) fn patched(
             check_version(kind, &decoded.value)?;
             Ok(fitted(custom, decoded))
         }),
-        None => decode::refit(&kind.kind, value),
+        None => decode::refit(&kind.kind, value, old),
     };
     let mut decoded = decoded.map_err(|error| refused(error.why()))?;
     decoded.duplicates.extend_from_slice(duplicates);

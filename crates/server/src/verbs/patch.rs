@@ -81,7 +81,7 @@ impl Mutation for &mut Patched<'_> {
             return Ok(self.apply(current)?);
         }
         let value = self.manager.apply(Some(current), &self.patch)?;
-        Ok(self.checked_aside(value)?)
+        Ok(self.checked_aside(value, Some(current))?)
     }
 
     fn apply(&mut self, current: &Value) -> Result<Value, Status> {
@@ -96,7 +96,7 @@ impl Mutation for &mut Patched<'_> {
             false => managed::take(&mut value),
         };
         let mut value = self.patched(self.patch_type, value, patch)?;
-        value = self.checked(value)?;
+        value = self.checked(value, Some(current))?;
         if let Some(entries) = aside {
             managed::put(&mut value, entries);
         }
@@ -120,7 +120,7 @@ impl Mutation for &mut Patched<'_> {
             return Err(status::conflict(&self.resource.kind, &self.resource.name, &why));
         }
         let value = self.manager.apply(None, &self.patch)?;
-        self.checked_aside(value).map(Some)
+        self.checked_aside(value, None).map(Some)
     }
 
     fn is_managed(&self) -> bool {
@@ -147,20 +147,21 @@ impl Patched<'_> {
     }
 
     /// Validates an object whose `managedFields` are in their stored form.
-    fn checked_aside(&mut self, mut value: Value) -> Result<Value, Status> {
+    fn checked_aside(&self, mut value: Value, current: Option<&Value>) -> Result<Value, Status> {
         let entries = managed::take(&mut value);
-        let mut value = self.checked(value)?;
+        let mut value = self.checked(value, current)?;
         if let Some(entries) = entries {
             managed::put(&mut value, entries);
         }
         Ok(value)
     }
 
-    fn checked(&mut self, mut value: Value) -> Result<Value, Status> {
+    fn checked(&self, mut value: Value, current: Option<&Value>) -> Result<Value, Status> {
         check_name(&self.resource.name, &mut value)?;
         check_namespace(&self.resource.kind, &self.resource.namespace, &mut value)?;
         let (kind, duplicates) = (&self.resource.kind, &self.duplicates);
-        decode::patched(kind, self.call, self.validation, value, duplicates)
+        let old = current.filter(|_| !kind.is_converted());
+        decode::patched(kind, self.call, self.validation, value, old, duplicates)
     }
 }
 

@@ -12,7 +12,7 @@ pub(super) fn object(kind: &Served, revision: Revision, mark: bool) -> Vec<u8> {
     let mut value = json!({
         "kind": kind.kind.kind, "apiVersion": kind.api_version(), "metadata": {},
     });
-    if let (false, Ok(decoded)) = (kind.custom, decode::refit(&kind.kind, value.clone())) {
+    if let (false, Ok(decoded)) = (kind.custom, decode::refit(&kind.kind, value.clone(), None)) {
         value = decoded.value;
         without_lists(&mut value);
         with_zeros(kind, &mut value);

@@ -9,7 +9,6 @@ use serde::Serialize;
 use serde_json::ser::Formatter;
 
 use super::{Map, Value};
-use crate::wide;
 
 /// Compact JSON in which `<`, `>`, `&`, U+2028 and U+2029 are escaped.
 ///
@@ -70,85 +69,32 @@ pub fn push_member(out: &mut Vec<u8>, key: &str, value: &Value) {
 
 /// Writes text as a JSON string.
 pub fn push_string(out: &mut Vec<u8>, text: &str) {
-    if !push_short::<1>(out, text.as_bytes()) {
-        out.push(b'"');
-        push_long(out, text.as_bytes());
-        out.push(b'"');
-    }
+    out.push(b'"');
+    push_text(out, text);
+    out.push(b'"');
 }
 
 /// Writes the text between the quotes of a JSON string.
 pub fn push_text(out: &mut Vec<u8>, text: &str) {
-    if !push_short::<0>(out, text.as_bytes()) {
-        push_long(out, text.as_bytes());
+    let mut rest = text.as_bytes();
+    while let Some(at) = rest.iter().position(|byte| SPECIAL[usize::from(*byte)]) {
+        out.extend_from_slice(&rest[..at]);
+        rest = &rest[at..];
+        rest = &rest[push_letter(out, rest)..];
     }
+    out.extend_from_slice(rest);
 }
 
-/// Writes a text that is short and needs no escape, as most do, with `quotes` quotes at both ends.
-/// Returns whether it was such a text.
-#[inline(always)]
-fn push_short<const QUOTES: usize>(out: &mut Vec<u8>, bytes: &[u8]) -> bool {
-    match bytes.len() {
-        4..8 => push_halves::<4, 10, QUOTES>(out, bytes, |first, last| {
-            let (first, last) = (u32::from_ne_bytes(first), u32::from_ne_bytes(last));
-            let word = u64::from(first) << 32 | u64::from(last);
-            wide::are_plain([word, word])
-        }),
-        8..16 => push_halves::<8, 18, QUOTES>(out, bytes, |first, last| {
-            wide::are_plain([first, last].map(u64::from_ne_bytes))
-        }),
-        16..=32 => push_halves::<16, 34, QUOTES>(out, bytes, |first, last| {
-            wide::are_plain(bytemuck::cast(first)) && wide::are_plain(bytemuck::cast(last))
-        }),
-        _ => false,
+/// Whether a byte is escaped, or may start a character that is.
+static SPECIAL: [bool; 256] = {
+    let mut special = [false; 256];
+    let mut byte = 0;
+    while byte < special.len() {
+        special[byte] = matches!(byte as u8, ..b' ' | b'"' | b'&' | b'<' | b'>' | b'\\' | 0xE2);
+        byte += 1;
     }
-}
-
-/// Writes a text of `N` to `2 * N` bytes as its first and its last `N` bytes: copies of a fixed
-/// length are a few instructions, a copy of any length is a call.
-#[inline(always)]
-fn push_halves<const N: usize, const ROOM: usize, const QUOTES: usize>(
-    out: &mut Vec<u8>,
-    bytes: &[u8],
-    is_plain: impl FnOnce([u8; N], [u8; N]) -> bool,
-) -> bool {
-    let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) else { return false };
-    if !is_plain(*first, *last) {
-        return false;
-    }
-    let (start, len) = (out.len() + QUOTES, bytes.len());
-    out.extend_from_slice(&[b'"'; ROOM]);
-    let text = &mut out[start..][..len];
-    text[..N].copy_from_slice(first);
-    text[len - N..].copy_from_slice(last);
-    out.truncate(start + len + QUOTES);
-    true
-}
-
-/// Writes any text.
-fn push_long(out: &mut Vec<u8>, bytes: &[u8]) {
-    let mut rest = bytes;
-    while let Some(sixteen) = rest.first_chunk() {
-        // Writes all sixteen bytes as if they were plain, then truncates at the first one that is
-        // not.
-        let (start, plain) = (out.len(), wide::special_of(sixteen));
-        out.extend_from_slice(sixteen);
-        out.truncate(start + plain);
-        rest = &rest[plain..];
-        if plain < sixteen.len() {
-            rest = &rest[push_letter(out, rest)..];
-        }
-    }
-    while let [byte, after @ ..] = rest {
-        rest = match wide::is_special(*byte) {
-            true => &rest[push_letter(out, rest)..],
-            false => {
-                out.push(*byte);
-                after
-            }
-        };
-    }
-}
+    special
+};
 
 /// Writes a character that starts with a special byte and returns its length in bytes.
 fn push_letter(out: &mut Vec<u8>, bytes: &[u8]) -> usize {

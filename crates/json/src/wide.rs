@@ -49,37 +49,6 @@ pub fn quote_or_control(bytes: &[u8]) -> usize {
     at + rest
 }
 
-/// The first of sixteen bytes that is [special](is_special); sixteen if there is none.
-#[inline(always)]
-pub(crate) fn special_of(sixteen: &[u8; 16]) -> usize {
-    let found = special_in(i8x16::from(sixteen.map(u8::cast_signed)));
-    (found | 1 << 16).trailing_zeros() as usize
-}
-
-/// A bit for each of sixteen bytes that is special.
-#[inline(always)]
-fn special_in(sixteen: i8x16) -> i32 {
-    let splat = |byte: u8| i8x16::splat(byte.cast_signed());
-    // `"` and `&` differ in one bit, `<` and `>` in another; the upper three bits of a control
-    // character are clear.
-    let quotes = (sixteen & splat(!0x04)).cmp_eq(splat(b'"'));
-    let angles = (sixteen | splat(0x02)).cmp_eq(splat(b'>'));
-    let others = sixteen.cmp_eq(splat(b'\\')) | sixteen.cmp_eq(splat(0xE2));
-    let control = (sixteen & splat(0xE0)).cmp_eq(i8x16::ZERO);
-    (quotes | angles | others | control).move_mask()
-}
-
-/// Whether none of the bytes of two words is special.
-#[inline(always)]
-pub(crate) fn are_plain(words: [u64; 2]) -> bool {
-    special_in(bytemuck::cast(words)) == 0
-}
-
-/// Whether a byte is escaped when printed, or may start a character that is.
-pub(crate) fn is_special(byte: u8) -> bool {
-    matches!(byte, ..b' ' | b'"' | b'&' | b'<' | b'>' | b'\\' | 0xE2)
-}
-
 /// The high bit of each byte that equals `byte`. Bytes after the first match may be wrong, because
 /// borrows only reach later bytes.
 fn equal(word: u64, byte: u8) -> u64 {
@@ -253,13 +222,6 @@ mod tests {
             prop_assert_eq!(quote(&bytes), slowly(&bytes, is_quote));
             let is_control = |byte| byte < b' ' || is_quote(byte);
             prop_assert_eq!(quote_or_control(&bytes), slowly(&bytes, is_control));
-            for sixteen in bytes.windows(16) {
-                let word = |half: usize| u64::from_ne_bytes(sixteen.as_chunks().0[half]);
-                let is_one = sixteen.iter().any(|byte| is_special(*byte));
-                prop_assert_eq!(are_plain([word(0), word(1)]), !is_one);
-                let sixteen: &[u8; 16] = sixteen.try_into().unwrap();
-                prop_assert_eq!(special_of(sixteen), slowly(sixteen, is_special));
-            }
         }
 
         #[test]

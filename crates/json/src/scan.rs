@@ -64,7 +64,7 @@ fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
 }
 
 /// The offset after the bracket that closes the one at `at`.
-pub fn container_end(bytes: &[u8], at: usize) -> Option<usize> {
+fn container_end(bytes: &[u8], at: usize) -> Option<usize> {
     let mut at = at + 1;
     if matches!(bytes.get(at)?, b'}' | b']') {
         return Some(at + 1);
@@ -279,6 +279,11 @@ pub fn unescape(raw: &[u8]) -> Option<Cow<'_, str>> {
     let text = std::str::from_utf8(raw).ok()?;
     if !raw.contains(&b'\\') {
         return Some(Cow::Borrowed(text));
+    }
+    // In most strings with escapes only quotes are escaped.
+    let plain = text.replace("\\\"", "\"");
+    if !plain.contains('\\') {
+        return Some(Cow::Owned(plain));
     }
     serde_json::from_str::<String>(&format!("\"{text}\"")).ok().map(Cow::Owned)
 }

@@ -6,33 +6,32 @@
 use std::borrow::Cow;
 
 use super::fields::{FieldSet, Node, Step};
-use headwater_json::scan::{container_end, unescape};
-use headwater_json::wide;
+use headwater_json::scan::Scanner;
 
 impl<'a> FieldSet<'a> {
     /// Parses a stored set, which is sorted and canonical. Anything else is an empty set.
     pub(super) fn stored(text: &'a str) -> Option<FieldSet<'a>> {
-        let mut reader = Reader { text, at: 0 };
+        let mut reader = Reader::new(text);
         let node = reader.node()?;
-        (reader.at == text.len()).then_some(node.below)
+        reader.is_at_end().then_some(node.below)
     }
 
     /// The relation of a stored set to another one; `None` if it must be parsed to know.
     pub(super) fn meet_stored(text: &str, other: &FieldSet<'_>) -> Option<Meeting> {
-        let mut reader = Reader { text, at: 0 };
+        let mut reader = Reader::new(text);
         let (_, meeting) = reader.meet(other)?;
-        (reader.at == text.len()).then_some(meeting)
+        reader.is_at_end().then_some(meeting)
     }
 
     /// The text of a stored set without the fields of another one; `None` if it must be parsed to know.
     pub(super) fn subtract_stored(text: &str, other: &FieldSet<'_>) -> Option<String> {
-        let mut reader = Reader { text, at: 0 };
+        let mut reader = Reader::new(text);
         let mut left = String::with_capacity(text.len());
         reader.less(other, false, &mut left)?;
         if left.is_empty() {
             left.push_str("{}");
         }
-        (reader.at == text.len()).then_some(left)
+        reader.is_at_end().then_some(left)
     }
 }
 
@@ -60,10 +59,18 @@ impl Meeting {
 /// A reader of the text of [`FieldSet::write`], which has only keys and braces.
 struct Reader<'a> {
     text: &'a str,
-    at: usize,
+    at: Scanner<'a>,
 }
 
 impl<'a> Reader<'a> {
+    fn new(text: &'a str) -> Reader<'a> {
+        Reader { text, at: Scanner::new(text.as_bytes()) }
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.at.offset() == self.text.len()
+    }
+
     fn node(&mut self) -> Option<Node<'a>> {
         let mut node = Node::default();
         self.take(b'{')?;
@@ -73,7 +80,6 @@ impl<'a> Reader<'a> {
         }
         loop {
             let key = self.key()?;
-            self.take(b':')?;
             let below = self.node()?;
             if key == "." {
                 node.member = true;
@@ -101,7 +107,6 @@ impl<'a> Reader<'a> {
         let mut theirs = other.0.iter().peekable();
         loop {
             let key = self.key()?;
-            self.take(b':')?;
             if key == "." {
                 member = true;
                 self.skip()?;
@@ -141,9 +146,8 @@ impl<'a> Reader<'a> {
         let mut is_open = self.take(b'}').is_none();
         member &= !is_open;
         while is_open {
-            let from = self.at;
+            let from = self.at.offset();
             let key = self.key()?;
-            self.take(b':')?;
             let copied = out.len();
             if copied > start + 1 {
                 out.push(',');
@@ -159,12 +163,12 @@ impl<'a> Reader<'a> {
                 while theirs.next_if(|(their, _)| *their < step).is_some() {}
                 let is_left = match theirs.next_if(|(their, _)| *their == step) {
                     Some((_, node)) => {
-                        out.push_str(&self.text[from..self.at]);
+                        out.push_str(&self.text[from..self.at.offset()]);
                         self.less(&node.below, node.member, out)?
                     }
                     None => {
                         self.skip()?;
-                        out.push_str(&self.text[from..self.at]);
+                        out.push_str(&self.text[from..self.at.offset()]);
                         true
                     }
                 };
@@ -195,39 +199,18 @@ impl<'a> Reader<'a> {
 
     /// Skips a node.
     fn skip(&mut self) -> Option<()> {
-        self.at = container_end(self.text.as_bytes(), self.at)?;
-        Some(())
+        (self.at.peek() == Some(b'{')).then_some(())?;
+        self.at.value().ok().map(drop)
     }
 
     fn take(&mut self, byte: u8) -> Option<()> {
-        (self.text.as_bytes().get(self.at) == Some(&byte)).then(|| self.at += 1)
+        self.at.expect(byte).ok()
     }
 
+    /// Reads a key and its colon.
     fn key(&mut self) -> Option<Cow<'a, str>> {
-        self.take(b'"')?;
-        let start = self.at;
-        let bytes = self.text.as_bytes();
-        let mut escaped = false;
-        loop {
-            self.at += wide::quote(bytes.get(self.at..)?);
-            match bytes.get(self.at)? {
-                b'"' => break,
-                _ => {
-                    escaped = true;
-                    self.at += 2;
-                }
-            }
-        }
-        let raw = self.text.get(start..self.at)?;
-        self.at += 1;
-        if !escaped {
-            return Some(Cow::Borrowed(raw));
-        }
-        // In nearly every key only quotes are escaped.
-        let plain = raw.replace("\\\"", "\"");
-        if plain.contains('\\') {
-            return unescape(raw.as_bytes()).map(|text| Cow::Owned(text.into_owned()));
-        }
-        Some(Cow::Owned(plain))
+        let key = self.at.string().ok()?;
+        self.take(b':')?;
+        self.at.text(key).ok()
     }
 }

@@ -9,9 +9,11 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
+use memchr::memchr2;
+
 use crate::path::Path;
 use crate::scan::Scanner;
-use crate::{Map, MemberKey, Number, Text, Value, wide};
+use crate::{Map, MemberKey, Number, Text, Value};
 
 /// The deepest nesting of a document. A stack overflow cannot be caught, so everything that walks a
 /// tree must be safe at this depth on a worker's stack, in debug builds too.
@@ -84,6 +86,13 @@ pub fn field_paths(body: &[u8]) -> Vec<String> {
         Ok(_) => parser.fields.unwrap_or_default(),
         Err(_) => Vec::new(),
     }
+}
+
+/// The length of the text up to a quote, a backslash or a control character, which a string must not
+/// contain.
+fn plain_length(bytes: &[u8]) -> usize {
+    let end = memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
+    bytes[..end].iter().position(|byte| *byte < b' ').unwrap_or(end)
 }
 
 struct Parser<'a> {
@@ -267,7 +276,7 @@ impl<'a> Parser<'a> {
         self.at += 1;
         let start = self.at;
         let rest = &self.text.as_bytes()[start..];
-        let length = wide::quote_or_control(rest);
+        let length = plain_length(rest);
         if rest.get(length) != Some(&b'"') {
             return self.escaped().map(Cow::Owned);
         }
@@ -290,7 +299,7 @@ impl<'a> Parser<'a> {
     /// Text up to a quote or a backslash.
     fn plain(&mut self) -> Result<&'a str, Malformed> {
         let start = self.at;
-        self.at += wide::quote_or_control(&self.text.as_bytes()[start..]);
+        self.at += plain_length(&self.text.as_bytes()[start..]);
         match self.byte() {
             Some(b'"' | b'\\') => Ok(&self.text[start..self.at]),
             _ => Err(self.unexpected("in string literal")),

@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 
-use memchr::memchr2;
+use memchr::{memchr, memchr2};
 
 use crate::wide::{self, BLOCK, Block};
 
@@ -41,24 +41,15 @@ impl Span {
     }
 }
 
-/// The distance within which the end of a string is searched without setting up a wide search.
-const NEAR: usize = 64;
-
 /// The offset after the quote that closes the string that contains `start`.
 #[inline(always)]
 fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     let mut at = start;
     loop {
-        let rest = bytes.get(at..)?;
-        at += match rest.first_chunk() {
-            Some(_) if at > start + NEAR => memchr2(b'"', b'\\', rest)?,
-            Some(word) => wide::quote_in(*word),
-            None => wide::quote(rest),
-        };
-        match bytes.get(at)? {
+        at += memchr2(b'"', b'\\', bytes.get(at..)?)?;
+        match bytes[at] {
             b'"' => return Some(at + 1),
-            b'\\' => at += 2,
-            _ => {}
+            _ => at += 2,
         }
     }
 }
@@ -259,9 +250,9 @@ impl<'a> Scanner<'a> {
     /// The key at `span`, without escapes; its bytes need not be UTF-8.
     pub fn name(&self, span: Span) -> Cow<'a, [u8]> {
         let raw = span.of(self.bytes);
-        match wide::quote(raw) == raw.len() {
-            true => Cow::Borrowed(raw),
-            false => match unescape(raw) {
+        match memchr(b'\\', raw) {
+            None => Cow::Borrowed(raw),
+            Some(_) => match unescape(raw) {
                 Some(text) => Cow::Owned(text.into_owned().into_bytes()),
                 None => Cow::Borrowed(raw),
             },

@@ -1,93 +1,8 @@
-//! Searches over several bytes at a time.
+//! Several bytes at a time: the structure of 64 bytes of JSON, and the order of a text's first bytes.
 //!
-//! The texts of an API are short: most end before a search that is set up for long texts has
-//! started, so they are searched eight bytes at a time. `Block` serves to skip long values: it
-//! classifies 64 bytes at once.
-//! Promise: each search returns the offset of the first match, or the length if there is none.
+//! `Block` serves to skip long values; strings are searched with `memchr`.
 
 use ::wide::{CmpEq, i8x16};
-
-const ONES: u64 = u64::from_ne_bytes([1; 8]);
-const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
-
-/// The first quote or backslash: the end of a JSON string, or its first escape.
-#[inline]
-pub fn quote(bytes: &[u8]) -> usize {
-    first(bytes, |word| equal(word, b'"') | equal(word, b'\\'), |byte| matches!(byte, b'"' | b'\\'))
-}
-
-/// [`quote`] within eight bytes; eight if there is none.
-#[inline(always)]
-pub(crate) fn quote_in(word: [u8; 8]) -> usize {
-    let word = u64::from_le_bytes(word);
-    let found = (equal(word, b'"') | equal(word, b'\\')) & HIGH;
-    (found.trailing_zeros() / 8) as usize
-}
-
-/// [`quote`] that also stops at a control character, which a JSON string must not contain. Callers
-/// mostly pass the remainder of a document, so sixteen bytes are available even if the text is
-/// short.
-#[inline]
-pub fn quote_or_control(bytes: &[u8]) -> usize {
-    let mut at = 0;
-    while let Some(sixteen) = bytes.get(at..).and_then(<[u8]>::first_chunk::<16>) {
-        let sixteen = i8x16::from(sixteen.map(u8::cast_signed));
-        let equal = |byte: u8| sixteen.cmp_eq(i8x16::splat(byte.cast_signed()));
-        // The upper three bits of a control character are clear.
-        let control = (sixteen & i8x16::splat(0xE0_u8.cast_signed())).cmp_eq(i8x16::ZERO);
-        let found = (equal(b'"') | equal(b'\\') | control).move_mask();
-        if found != 0 {
-            return at + found.trailing_zeros() as usize;
-        }
-        at += 16;
-    }
-    let rest = first(
-        &bytes[at..],
-        |word| equal(word, b'"') | equal(word, b'\\') | below_space(word),
-        |byte| matches!(byte, b'"' | b'\\' | ..b' '),
-    );
-    at + rest
-}
-
-/// The high bit of each byte that equals `byte`. Bytes after the first match may be wrong, because
-/// borrows only reach later bytes.
-fn equal(word: u64, byte: u8) -> u64 {
-    let differs = word ^ (ONES * u64::from(byte));
-    differs.wrapping_sub(ONES) & !differs
-}
-
-/// The high bit of each byte that is a control character, as in [`equal`].
-fn below_space(word: u64) -> u64 {
-    word.wrapping_sub(ONES * u64::from(b' ')) & !word
-}
-
-/// The first match: `mask` finds it among eight bytes, `is` tests a single byte.
-#[inline(always)]
-fn first(bytes: &[u8], mask: impl Fn(u64) -> u64, is: impl Fn(u8) -> bool) -> usize {
-    let mut at = 0;
-    while let Some(word) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
-        let found = mask(u64::from_le_bytes(*word)) & HIGH;
-        if found != 0 {
-            return at + (found.trailing_zeros() / 8) as usize;
-        }
-        at += 8;
-    }
-    match bytes.last_chunk::<8>() {
-        // The last eight bytes overlap bytes that were searched already.
-        Some(word) => match mask(u64::from_le_bytes(*word)) & HIGH {
-            0 => bytes.len(),
-            found => bytes.len() - 8 + (found.trailing_zeros() / 8) as usize,
-        },
-        None if short(bytes).is_some_and(|word| mask(word) & HIGH == 0) => bytes.len(),
-        None => bytes.iter().position(|byte| is(*byte)).unwrap_or(bytes.len()),
-    }
-}
-
-/// Four to seven bytes as a word that contains only them, some of them twice.
-fn short(bytes: &[u8]) -> Option<u64> {
-    let (first, last) = (bytes.first_chunk::<4>()?, bytes.last_chunk::<4>()?);
-    Some(u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 32)
-}
 
 /// The first eight bytes of a text as a number with the same order. It is a constant if the
 /// compiler knows the text.
@@ -193,16 +108,6 @@ mod tests {
 
     use super::*;
 
-    fn slowly(bytes: &[u8], is: impl Fn(u8) -> bool) -> usize {
-        bytes.iter().position(|byte| is(*byte)).unwrap_or(bytes.len())
-    }
-
-    /// Bytes that match, bytes that nearly match, and others.
-    fn bytes() -> impl Strategy<Value = Vec<u8>> {
-        let near = prop::sample::select(b"\"\\&<>\x00\x1f !#$%;=?[]^\x7f\xe1\xe2\xe3\xff".to_vec());
-        prop::collection::vec(prop_oneof![8 => b'a'..=b'z', 1 => near, 1 => any::<u8>()], 0..40)
-    }
-
     #[test]
     fn the_order_of_begin_is_the_order_of_the_bytes() {
         for name in
@@ -216,14 +121,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn a_search_by_eights_agrees_with_a_search_by_ones(bytes in bytes()) {
-            let is_quote = |byte| matches!(byte, b'"' | b'\\');
-            prop_assert_eq!(quote(&bytes), slowly(&bytes, is_quote));
-            let is_control = |byte| byte < b' ' || is_quote(byte);
-            prop_assert_eq!(quote_or_control(&bytes), slowly(&bytes, is_control));
-        }
-
         #[test]
         fn a_block_classifies_each_byte(bytes in prop::collection::vec(any::<u8>(), BLOCK)) {
             let mask = |is: &dyn Fn(u8) -> bool| {
@@ -254,7 +151,9 @@ mod tests {
         }
 
         #[test]
-        fn missing_bytes_of_a_block_have_no_class(bytes in bytes()) {
+        fn missing_bytes_of_a_block_have_no_class(
+            bytes in prop::collection::vec(any::<u8>(), 0..BLOCK),
+        ) {
             let mut block = [b' '; BLOCK];
             block[..bytes.len()].copy_from_slice(&bytes);
             prop_assert_eq!(Block::of(&bytes), Block::of(&block));

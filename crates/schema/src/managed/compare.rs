@@ -4,7 +4,6 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use headwater_json::wide;
 use headwater_json::{Map, Value, push_value};
 
 use super::SYSTEM_METADATA;
@@ -320,7 +319,7 @@ fn push_json(out: &mut Vec<u8>, value: &Value) {
 }
 
 fn push_text(out: &mut Vec<u8>, word: &str) {
-    match wide::quote_or_control(word.as_bytes()) == word.len() {
+    match word.bytes().all(|byte| !matches!(byte, ..b' ' | b'"' | b'\\')) {
         true => {
             out.push(b'"');
             out.extend_from_slice(word.as_bytes());

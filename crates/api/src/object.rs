@@ -14,7 +14,7 @@ use crate::frame::{self, EventType, FRAME_END};
 use crate::kind::Field;
 use crate::marks::Marks;
 use crate::revision::Revision;
-use headwater_json::scan::{Malformed, Scanner, Span, unescape};
+use headwater_json::scan::{Malformed, Scanner, Span, find, unescape};
 use headwater_json::wide;
 
 /// One version of one object.
@@ -530,30 +530,9 @@ impl Head {
 /// Reads one string member from the JSON of an object, for callers that need a single value and
 /// have no [`Object`].
 pub fn string_at(bytes: &[u8], path: &[&str]) -> Option<String> {
-    let (last, parents) = path.split_last()?;
-    let mut scanner = Scanner::new(bytes);
-    for name in parents {
-        let at = member(&scanner, name)?;
-        scanner = Scanner::at(bytes, at);
-    }
-    let at = member(&scanner, last)?;
-    let span = Scanner::at(bytes, at).string().ok()?;
-    unescape(span.of(bytes)).map(Cow::into_owned)
-}
-
-fn member(scanner: &Scanner<'_>, name: &str) -> Option<u32> {
-    let mut scanner = *scanner;
-    let mut found = None;
-    scanner
-        .object::<Malformed>(|key, at| {
-            if at.is(key, name) {
-                at.peek();
-                found = Some(at.offset() as u32);
-            }
-            at.value().map(drop)
-        })
-        .ok()?;
-    found
+    let value = find(bytes, path)?.of(bytes);
+    let text = value.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    unescape(text).map(Cow::into_owned)
 }
 
 #[cfg(test)]

@@ -265,6 +265,25 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// The value at a path of keys; `None` if it is absent or the bytes before it are not JSON.
+pub fn find(bytes: &[u8], path: &[&str]) -> Option<Span> {
+    let mut scanner = Scanner::new(bytes);
+    for name in path {
+        let mut found = None;
+        // An error ends the walk over the members.
+        let _ = scanner.object::<Malformed>(|key, at| {
+            if at.is(key, name) {
+                at.peek();
+                found = Some(at.offset());
+                return at.fail();
+            }
+            at.value().map(drop)
+        });
+        scanner.at = found?;
+    }
+    scanner.value().ok()
+}
+
 /// Unescapes the text between the quotes of a JSON string; borrowed if it contains no escapes.
 pub fn unescape(raw: &[u8]) -> Option<Cow<'_, str>> {
     let text = std::str::from_utf8(raw).ok()?;
@@ -284,6 +303,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_value_is_found_by_its_path() {
+        let text = br#"{"a":{"b":1,"c":{"b": "x"}},"\u0062":[2],"b":3, broken"#;
+        let found = |path: &[&str]| find(text, path).map(|span| span.of(text));
+        assert_eq!(found(&["a", "b"]), Some(b"1".as_slice()));
+        assert_eq!(found(&["a", "c", "b"]), Some(br#""x""#.as_slice()));
+        assert_eq!(found(&["b"]), Some(b"[2]".as_slice()));
+        for absent in [&["c"][..], &["a", "d"], &["b", "a"], &["a", "b", "c"]] {
+            assert_eq!(found(absent), None, "{absent:?}");
+        }
+    }
 
     fn keys(json: &str) -> Result<Vec<String>, Malformed> {
         let mut scanner = Scanner::new(json.as_bytes());

@@ -31,7 +31,7 @@ use crate::query::{ListQuery, WatchQuery};
 use crate::strip::Strip;
 
 use self::decode::{Decoded, Decoder, Sizes};
-use self::list_body::ListBody;
+use self::list_body::{ListBody, ListHead};
 
 /// The options of an HTTP source. The default suits most programs.
 #[derive(Clone, Debug)]
@@ -68,6 +68,13 @@ const ERROR_BODY_MAX: usize = 1 << 20;
 
 /// A collection of an API server.
 pub struct Http<K> {
+    endpoint: Endpoint,
+    sizes: Arc<Sizes>,
+    object: PhantomData<fn() -> K>,
+}
+
+/// What does not depend on the type of the objects, so that it is compiled once.
+struct Endpoint {
     client: Client,
     path: String,
     discovery: String,
@@ -76,8 +83,6 @@ pub struct Http<K> {
     kind: String,
     api_version: String,
     observer: Option<SourceObserver>,
-    sizes: Arc<Sizes>,
-    object: PhantomData<fn() -> K>,
 }
 
 impl<K: Cached> Http<K> {
@@ -88,6 +93,37 @@ impl<K: Cached> Http<K> {
         namespace: Option<&str>,
         options: Options,
     ) -> Http<K> {
+        let endpoint = Endpoint::new(client, resource, namespace, options);
+        Http { endpoint, sizes: Arc::default(), object: PhantomData }
+    }
+
+    pub(crate) fn observed(mut self, observer: Option<SourceObserver>) -> Http<K> {
+        self.endpoint.observer = observer;
+        self
+    }
+
+    fn decoder(&self, selection: &crate::query::Selection) -> Decoder<K> {
+        Decoder {
+            strip: self.endpoint.options.strip.clone(),
+            shard: selection.shard.clone(),
+            kind: self.endpoint.kind.clone(),
+            api_version: self.endpoint.api_version.clone(),
+            sizes: Arc::clone(&self.sizes),
+            object: PhantomData,
+        }
+    }
+}
+
+/// Takes an item of a list.
+type TakeItem<'a> = dyn FnMut(&[u8]) -> Result<(), Error> + Send + 'a;
+
+impl Endpoint {
+    fn new(
+        client: Client,
+        resource: &ResourceType,
+        namespace: Option<&str>,
+        options: Options,
+    ) -> Endpoint {
         let (kind, api_version) = match options.metadata_only {
             true => ("PartialObjectMetadata".to_owned(), "meta.k8s.io/v1".to_owned()),
             false => (resource.kind.clone(), resource.api_version()),
@@ -95,7 +131,7 @@ impl<K: Cached> Http<K> {
         let path = resource.path(namespace);
         let all = resource.path(None);
         let discovery = all.rsplit_once('/').map_or("/", |(group, _)| group).to_owned();
-        Http {
+        Endpoint {
             client,
             path,
             discovery,
@@ -104,24 +140,49 @@ impl<K: Cached> Http<K> {
             kind,
             api_version,
             observer: None,
-            sizes: Arc::default(),
-            object: PhantomData,
         }
     }
 
-    pub(crate) fn observed(mut self, observer: Option<SourceObserver>) -> Http<K> {
-        self.observer = observer;
-        self
+    /// Reads a list and passes on each item.
+    async fn list(&self, query: &ListQuery, take: &mut TakeItem<'_>) -> Result<ListHead, Error> {
+        let request = self.request(&query.to_query(), None)?;
+        let sent = timeout(self.options.stall, self.send(request)).await;
+        let mut body = sent.map_err(|_| Error::Stalled)??.into_body();
+        let mut reader = ListBody::new(self.options.max_frame);
+        while let Some(chunk) = next_chunk(&mut body, self.options.stall).await? {
+            self.received(chunk.len());
+            let timer = self.observer.as_ref().map(Timer::start);
+            reader.feed(&chunk, take)?;
+            drop(timer);
+        }
+        reader.finish()
     }
 
-    fn decoder(&self, selection: &crate::query::Selection) -> Decoder<K> {
-        Decoder {
-            strip: self.options.strip.clone(),
-            shard: selection.shard.clone(),
-            kind: self.kind.clone(),
-            api_version: self.api_version.clone(),
-            sizes: Arc::clone(&self.sizes),
-            object: PhantomData,
+    async fn watch(&self, query: &WatchQuery) -> Result<FrameReader, Error> {
+        // Servers may compress each event as its own gzip member, and some decoders read only the
+        // first member.
+        let request = self.request(&query.to_query(), Some("identity"))?;
+        let body = self.send(request).await?.into_body();
+        Ok(FrameReader {
+            body: Some(body),
+            frames: FrameSplitter::new(self.options.max_frame),
+            observer: self.observer.clone(),
+        })
+    }
+
+    async fn is_served(&self) -> bool {
+        #[derive(serde::Deserialize)]
+        struct List {
+            resources: Vec<NamedKind>,
+        }
+        #[derive(serde::Deserialize)]
+        struct NamedKind {
+            name: String,
+        }
+        let Ok(request) = Request::get(&self.discovery).body(Vec::new()) else { return false };
+        match self.client.request::<List>(request).await {
+            Ok(list) => list.resources.iter().any(|resource| resource.name == self.plural),
+            Err(_) => false,
         }
     }
 
@@ -224,37 +285,22 @@ impl<K: Cached> ListWatch for Http<K> {
     type Object = K;
 
     async fn list(&self, query: ListQuery) -> Result<Page<K>, Error> {
-        let request = self.request(&query.to_query(), None)?;
-        let sent = timeout(self.options.stall, self.send(request)).await;
-        let mut body = sent.map_err(|_| Error::Stalled)??.into_body();
-        let mut reader = ListBody::new(self.options.max_frame);
         let mut page = PageReader::new(self.decoder(&query.selection));
-        while let Some(chunk) = next_chunk(&mut body, self.options.stall).await? {
-            self.received(chunk.len());
-            let timer = self.observer.as_ref().map(Timer::start);
-            reader.feed(&chunk, |item| page.item(item))?;
-            drop(timer);
-        }
-        Ok(page.finish(reader.finish()?))
+        let head = self.endpoint.list(&query, &mut |item: &[u8]| page.item(item)).await?;
+        Ok(page.finish(head))
     }
 
     async fn watch(&self, query: WatchQuery) -> Result<EventStream<K>, Error> {
-        // Servers may compress each event as its own gzip member, and some decoders read only the
-        // first member.
-        let request = self.request(&query.to_query(), Some("identity"))?;
-        let body = self.send(request).await?.into_body();
         let reader = WatchReader {
-            body: Some(body),
-            frames: FrameSplitter::new(self.options.max_frame),
-            decoder: Arc::new(self.decoder(&query.selection)),
+            frames: self.endpoint.watch(&query).await?,
+            decoder: self.decoder(&query.selection),
             scratch: String::new(),
-            observer: self.observer.clone(),
         };
         Ok(stream::unfold(reader, WatchReader::next).boxed())
     }
 
     fn supports_watch_list(&self) -> bool {
-        self.options.watch_list
+        self.endpoint.options.watch_list
     }
 
     fn mean_object_bytes(&self) -> Option<usize> {
@@ -262,19 +308,7 @@ impl<K: Cached> ListWatch for Http<K> {
     }
 
     async fn is_served(&self) -> bool {
-        #[derive(serde::Deserialize)]
-        struct List {
-            resources: Vec<NamedKind>,
-        }
-        #[derive(serde::Deserialize)]
-        struct NamedKind {
-            name: String,
-        }
-        let Ok(request) = Request::get(&self.discovery).body(Vec::new()) else { return false };
-        match self.client.request::<List>(request).await {
-            Ok(list) => list.resources.iter().any(|resource| resource.name == self.plural),
-            Err(_) => false,
-        }
+        self.endpoint.is_served().await
     }
 }
 
@@ -341,7 +375,7 @@ impl<K: Cached> PageReader<K> {
         Ok(())
     }
 
-    fn finish(self, head: list_body::ListHead) -> Page<K> {
+    fn finish(self, head: ListHead) -> Page<K> {
         let metadata = head.metadata;
         Page {
             items: self.items,
@@ -354,36 +388,45 @@ impl<K: Cached> PageReader<K> {
     }
 }
 
-/// Reads the body of one watch, only while the stream is polled.
+/// Reads the events of one watch, only while the stream is polled.
 struct WatchReader<K> {
-    /// `None` after a failure: an error is the last item.
-    body: Option<Body>,
-    frames: FrameSplitter,
-    decoder: Arc<Decoder<K>>,
+    frames: FrameReader,
+    decoder: Decoder<K>,
     scratch: String,
-    observer: Option<SourceObserver>,
 }
 
 type StreamItem<K> = Result<crate::list_watch::Event<K>, Error>;
 
 impl<K: Cached> WatchReader<K> {
     async fn next(mut self) -> Option<(StreamItem<K>, WatchReader<K>)> {
-        match self.read().await {
-            Ok(None) => None,
-            Ok(Some(event)) => Some((Ok(event), self)),
-            Err(error) => {
-                self.body = None;
-                self.frames = FrameSplitter::new(0);
-                Some((Err(error), self))
+        let event = match self.frames.next().await {
+            Ok(None) => return None,
+            Ok(Some(frame)) => {
+                let _timer = self.frames.observer.as_ref().map(Timer::start);
+                self.decoder.event(&frame, &mut self.scratch)
             }
+            Err(error) => Err(error),
+        };
+        if event.is_err() {
+            self.frames.end();
         }
+        Some((event, self))
     }
+}
 
-    async fn read(&mut self) -> Result<Option<crate::list_watch::Event<K>>, Error> {
+/// Reads the frames of one watch.
+struct FrameReader {
+    /// `None` after a failure: an error is the last item.
+    body: Option<Body>,
+    frames: FrameSplitter,
+    observer: Option<SourceObserver>,
+}
+
+impl FrameReader {
+    async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
             if let Some(frame) = self.frames.next_frame()? {
-                let _timer = self.observer.as_ref().map(Timer::start);
-                return self.decoder.event(&frame, &mut self.scratch).map(Some);
+                return Ok(Some(frame));
             }
             let Some(body) = &mut self.body else { return Ok(None) };
             match body.frame().await {
@@ -403,5 +446,11 @@ impl<K: Cached> WatchReader<K> {
                 }
             }
         }
+    }
+
+    /// Ends the stream after a failure.
+    fn end(&mut self) {
+        self.body = None;
+        self.frames = FrameSplitter::new(0);
     }
 }

@@ -106,7 +106,11 @@ impl<K: Cached> Decoder<K> {
                 self.sizes.add::<K>(kept);
                 Ok(self.in_shard(object))
             }
-            Err(error) => self.isolate(text, &error),
+            Err(error) => Ok(match isolate(self.shard.as_ref(), text, &error)? {
+                Isolated::Undecodable(undecodable) => Decoded::Undecodable(undecodable),
+                Isolated::Skipped => Decoded::Skipped(Skipped::NoMetadata),
+                Isolated::Elsewhere(version) => Decoded::Elsewhere(version),
+            }),
         }
     }
 
@@ -119,34 +123,6 @@ impl<K: Cached> Decoder<K> {
         }
     }
 
-    /// Distinguishes a bad object from a bad stream; called for objects that did not decode.
-    fn isolate(&self, text: &str, error: &serde_json::Error) -> Result<Decoded<K>, Error> {
-        let Ok(Bare { metadata: Some(metadata) }) = serde_json::from_str::<Bare>(text) else {
-            // JSON without metadata is skipped; other text is not an object.
-            return match serde_json::from_str::<Bare>(text) {
-                Ok(_) => Ok(Decoded::Skipped(Skipped::NoMetadata)),
-                Err(_) => Err(Error::Malformed(error.to_string())),
-            };
-        };
-        let Some(name) = metadata.name.filter(|name| !name.is_empty()) else {
-            return Ok(Decoded::Skipped(Skipped::NoMetadata));
-        };
-        let uid = metadata.uid.unwrap_or_default();
-        let resource_version = metadata.resource_version.unwrap_or_else(|| "".into());
-        if self
-            .shard
-            .as_ref()
-            .is_some_and(|shard| !shard.contains(&uid, metadata.namespace.as_deref()))
-        {
-            return Ok(Decoded::Elsewhere(resource_version));
-        }
-        Ok(Decoded::Undecodable(Undecodable {
-            key: Key::new(metadata.namespace.as_deref(), &name),
-            resource_version,
-            error: error.to_string(),
-        }))
-    }
-
     /// The kind of an object, if it is not the expected one.
     fn wrong_kind(&self, object: &str) -> Option<String> {
         let (kind, api_version) = kind_of(object);
@@ -154,6 +130,43 @@ impl<K: Cached> Decoder<K> {
             || api_version.is_some_and(|version| *version != self.api_version);
         wrong.then(|| kind.unwrap_or_default().into_owned())
     }
+}
+
+/// An object that did not decode.
+enum Isolated {
+    Undecodable(Undecodable),
+    /// It has no metadata.
+    Skipped,
+    /// It is outside the shard.
+    Elsewhere(ResourceVersion),
+}
+
+/// Distinguishes a bad object from a bad stream; called for objects that did not decode.
+fn isolate(
+    shard: Option<&Shard>,
+    text: &str,
+    error: &serde_json::Error,
+) -> Result<Isolated, Error> {
+    let Ok(Bare { metadata: Some(metadata) }) = serde_json::from_str::<Bare>(text) else {
+        // JSON without metadata is skipped; other text is not an object.
+        return match serde_json::from_str::<Bare>(text) {
+            Ok(_) => Ok(Isolated::Skipped),
+            Err(_) => Err(Error::Malformed(error.to_string())),
+        };
+    };
+    let Some(name) = metadata.name.filter(|name| !name.is_empty()) else {
+        return Ok(Isolated::Skipped);
+    };
+    let uid = metadata.uid.unwrap_or_default();
+    let resource_version = metadata.resource_version.unwrap_or_else(|| "".into());
+    if shard.is_some_and(|shard| !shard.contains(&uid, metadata.namespace.as_deref())) {
+        return Ok(Isolated::Elsewhere(resource_version));
+    }
+    Ok(Isolated::Undecodable(Undecodable {
+        key: Key::new(metadata.namespace.as_deref(), &name),
+        resource_version,
+        error: error.to_string(),
+    }))
 }
 
 fn malformed(text: &str) -> Error {

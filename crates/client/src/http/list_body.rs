@@ -82,7 +82,7 @@ impl ListBody {
     pub(crate) fn feed(
         &mut self,
         chunk: &[u8],
-        mut item: impl FnMut(&[u8]) -> Result<(), Error>,
+        item: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut rest = chunk;
         loop {
@@ -92,7 +92,7 @@ impl ListBody {
             let Some(&first) = rest.first() else { break };
             rest = match self.state {
                 ParseState::Key | ParseState::Member(_) | ParseState::Item => {
-                    self.read_value(rest, &mut item)?
+                    self.read_value(rest, item)?
                 }
                 _ => self.structure(first, rest)?,
             };
@@ -131,7 +131,7 @@ impl ListBody {
     fn read_value<'a>(
         &mut self,
         rest: &'a [u8],
-        item: &mut impl FnMut(&[u8]) -> Result<(), Error>,
+        item: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<&'a [u8], Error> {
         let kept = self.state != ParseState::Member(Member::Other);
         let fresh = !self.value.is_open();
@@ -168,7 +168,7 @@ impl ListBody {
     fn finish_value(
         &mut self,
         text: &[u8],
-        item: &mut impl FnMut(&[u8]) -> Result<(), Error>,
+        item: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.state = match self.state {
             ParseState::Key => ParseState::Colon(match text {
@@ -325,7 +325,7 @@ mod tests {
         let mut body = ListBody::new(1000);
         let mut items = Vec::new();
         for chunk in chunks {
-            body.feed(chunk, |item| {
+            body.feed(chunk, &mut |item: &[u8]| {
                 items.push(String::from_utf8_lossy(item).into_owned());
                 Ok(())
             })?;

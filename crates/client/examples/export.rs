@@ -6,7 +6,7 @@
 use std::{fs, path::Path};
 
 use futures::FutureExt;
-use headwater_client::{Factory, ResourceVersion, informer::Subscribe, list_watch::BoxError, slim};
+use headwater_client::{Factory, ResourceVersion, error::BoxError, informer::Subscribe, slim};
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::ObjectMeta;
 use serde::{Deserialize, Serialize};

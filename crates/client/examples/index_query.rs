@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use headwater_client::list_watch::BoxError;
+use headwater_client::error::BoxError;
 use headwater_client::{Cached, Factory};
 use k8s_openapi::api::core::v1::Pod;
 use tokio_util::sync::CancellationToken;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use headwater_client::controller::{Context, Controller, Failure, Next};
-use headwater_client::{Cached, Factory, calls::Calls, list_watch::BoxError, owner, predicate};
+use headwater_client::{Cached, Factory, calls::Calls, error::BoxError, owner, predicate};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
 use kube::{CustomResource, CustomResourceExt};
 use serde::{Deserialize, Serialize};

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 
 use futures::FutureExt;
 use headwater_client::Factory;
+use headwater_client::error::BoxError;
 use headwater_client::informer::Subscribe;
-use headwater_client::list_watch::BoxError;
 use k8s_openapi::api::core::v1::Pod;
 use tokio_util::sync::CancellationToken;
 

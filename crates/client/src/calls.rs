@@ -7,7 +7,6 @@
 
 mod collection;
 mod conflict;
-mod throttle;
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +17,6 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use kube::client::Body;
-use kube::core::{ApiResource, DynamicObject};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -29,8 +27,6 @@ use crate::object::ResourceType;
 use crate::track::Tracker;
 
 pub use self::collection::{Collection, Deleted};
-pub use self::conflict::{ConflictPolicy, retry_on_conflict};
-use self::throttle::Throttle;
 
 /// Reads and writes objects. Cheap to clone.
 ///
@@ -52,7 +48,6 @@ use self::throttle::Throttle;
 pub struct Calls {
     client: Client,
     component: Arc<str>,
-    throttle: Option<Arc<Throttle>>,
     deadline: Option<Duration>,
     tracker: Option<Tracker>,
 }
@@ -61,23 +56,15 @@ pub struct Calls {
 const RETRIES_MAX: u32 = 10;
 
 impl Calls {
-    /// Calls through a kube client, without a rate limit.
+    /// Calls through a kube client.
     pub fn new(client: Client) -> Calls {
-        Calls { client, component: "unnamed".into(), throttle: None, deadline: None, tracker: None }
+        Calls { client, component: "unnamed".into(), deadline: None, tracker: None }
     }
 
     /// The name of the program, for the `User-Agent` header.
     #[must_use]
     pub fn component(mut self, component: &str) -> Calls {
         self.component = component.into();
-        self
-    }
-
-    /// Limits the calls per second after a burst. There is no limit by default: the server limits
-    /// clients with 429.
-    #[must_use]
-    pub fn qps(mut self, per_second: f64, burst: u32) -> Calls {
-        self.throttle = Some(Arc::new(Throttle::new(per_second, burst)));
         self
     }
 
@@ -107,11 +94,6 @@ impl Calls {
         Collection::new(self.clone(), ResourceType::of::<K>(&()))
     }
 
-    /// The objects of a type that is known only at run time.
-    pub fn dynamic(&self, resource: &ApiResource) -> Collection<DynamicObject> {
-        Collection::new(self.clone(), ResourceType::of::<DynamicObject>(resource))
-    }
-
     /// The objects of a resource type, decoded as `K`.
     pub fn of_type<K>(&self, resource: ResourceType) -> Collection<K>
     where
@@ -120,7 +102,7 @@ impl Calls {
         Collection::new(self.clone(), resource)
     }
 
-    /// A kube client with the same rate limit and retries, for `kube::Api`. Watches are passed
+    /// A kube client with the same retries, for `kube::Api`. Watches are passed
     /// through.
     pub fn kube_client(&self) -> Client {
         let calls = self.clone();
@@ -157,9 +139,6 @@ impl Calls {
         }
         let mut tries = 0;
         loop {
-            if let Some(throttle) = &self.throttle {
-                throttle.turn().await;
-            }
             // A body that cannot be cloned is not retried.
             let again = body.try_clone();
             let response = self.client.send(Request::from_parts(parts.clone(), body)).await?;

@@ -33,7 +33,7 @@ use crate::key::Key;
 use crate::list_watch::BoxError;
 use crate::metrics::Metrics;
 use crate::object::Cached;
-use crate::owner::{Owners, owner_keys};
+use crate::owner::owner_keys;
 use crate::predicate::{Predicate, deletion_started};
 use crate::recorder::{self, Recorder};
 use crate::track::Caches;
@@ -42,8 +42,8 @@ use crate::workqueue::Limiter;
 pub use self::context::Context;
 use self::context::Listers;
 use self::finalizer::Finalizer;
-use self::inbox::{Attachment, Inbox, WatchCommand};
-pub use self::inbox::{ControllerHandle, Requests, Trigger, WatchId};
+use self::inbox::{Attachment, Inbox, Trigger, WatchCommand};
+pub use self::inbox::{ControllerHandle, Requests, WatchId};
 pub use self::run::Report;
 use self::run::Worker;
 
@@ -198,18 +198,14 @@ where
 pub struct Controller<K: Cached> {
     name: String,
     informer: Informer<K>,
-    namespaced: bool,
     workers: usize,
-    options: RunOptions,
+    options: Options,
     predicate: Option<Predicate<K>>,
     attach: Vec<Attachment<K>>,
     finalizer: Option<Finalizer<K>>,
-    limiter: Limiter<Key>,
     listers: Listers,
     caches: Caches,
     calls: Option<Calls>,
-    recorder: Option<Recorder>,
-    metrics: Option<Metrics>,
     requests: (mpsc::Sender<inbox::KeyRequest>, mpsc::Receiver<inbox::KeyRequest>),
     handle: ControllerHandle<K>,
     rewire: mpsc::Receiver<WatchCommand<K>>,
@@ -218,13 +214,21 @@ pub struct Controller<K: Cached> {
 
 type KeyStream = Pin<Box<dyn Stream<Item = Key> + Send>>;
 
-#[derive(Clone, Debug)]
-struct RunOptions {
-    sync_timeout: Duration,
-    grace: Duration,
-    reconcile_timeout: Option<Duration>,
-    read_own_writes: Option<Duration>,
-    abort_on_panic: bool,
+/// The options of a controller that few programs change.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// The delays after failures; per key from 5 ms to 1000 s by default.
+    pub limiter: Limiter<Key>,
+    /// How long the informers may take to sync; two minutes by default.
+    pub sync_timeout: Duration,
+    /// How long running reconciles may take to finish at stop; 30 s by default.
+    pub grace: Duration,
+    /// Cancels a reconcile after this time and retries the key as after a failure.
+    pub reconcile_timeout: Option<Duration>,
+    /// How long a key waits until the caches contain its own writes; 5 s by default, `None` does
+    /// not wait.
+    pub read_own_writes: Option<Duration>,
 }
 
 /// Requested keys that wait to be enqueued; when full, the caller waits.
@@ -237,31 +241,26 @@ impl<K: Cached> Controller<K> {
         let mut caches = Caches::default();
         listers.add(informer);
         caches.add(informer);
-        let scope = type_name::<<K::Resource as Resource>::Scope>();
         let requests = mpsc::channel(REQUESTS_MAX);
         let (rewire_sender, rewire) = mpsc::channel(REQUESTS_MAX);
-        let handle = ControllerHandle::new(Requests::new(requests.0.clone()), rewire_sender);
+        let handle = ControllerHandle::new(rewire_sender);
         Controller {
             name: name.into(),
             informer: informer.clone(),
-            namespaced: !scope.ends_with("ClusterResourceScope"),
             workers: 1,
-            options: RunOptions {
+            options: Options {
+                limiter: Limiter::per_item(),
                 sync_timeout: Duration::from_secs(120),
                 grace: Duration::from_secs(30),
                 reconcile_timeout: None,
                 read_own_writes: Some(Duration::from_secs(5)),
-                abort_on_panic: false,
             },
             predicate: None,
             attach: vec![inbox::attach_main(informer)],
             finalizer: None,
-            limiter: Limiter::per_item(),
             listers,
             caches,
             calls: None,
-            recorder: None,
-            metrics: None,
             requests,
             handle,
             rewire,
@@ -269,28 +268,13 @@ impl<K: Cached> Controller<K> {
         }
     }
 
-    /// Declares that the main kind is cluster-scoped; for dynamic objects, whose type does not say
-    /// so.
-    pub fn cluster_scoped(mut self) -> Self {
-        self.namespaced = false;
-        self
-    }
-
     /// A change of a child enqueues its controlling owner; an update enqueues the owners of both
     /// states.
     pub fn owns<C: Cached>(self, children: &Informer<C>) -> Self {
-        self.owners(children, Owners::Controller)
-    }
-
-    /// As [`Controller::owns`], for every owner of the main kind.
-    pub fn owns_any<C: Cached>(self, children: &Informer<C>) -> Self {
-        self.owners(children, Owners::All)
-    }
-
-    fn owners<C: Cached>(self, children: &Informer<C>, owners: Owners) -> Self {
         let owner_type = self.informer.resource().clone();
-        let namespaced = self.namespaced;
-        let map = move |child: &C| owner_keys(&child.metadata(), &owner_type, namespaced, owners);
+        let scope = type_name::<<K::Resource as Resource>::Scope>();
+        let namespaced = !scope.ends_with("ClusterResourceScope");
+        let map = move |child: &C| owner_keys(&child.metadata(), &owner_type, namespaced);
         self.mapped(children, None, inbox::owned, map)
     }
 
@@ -379,59 +363,15 @@ impl<K: Cached> Controller<K> {
         Ok(self)
     }
 
-    /// The delays after failures; per key from 5 ms to 1000 s by default.
-    pub fn limiter(mut self, limiter: Limiter<Key>) -> Self {
-        self.limiter = limiter;
-        self
-    }
-
-    /// Cancels a reconcile after this time and retries the key as after a failure.
-    pub fn reconcile_timeout(mut self, timeout: Duration) -> Self {
-        self.options.reconcile_timeout = Some(timeout);
-        self
-    }
-
-    /// How long the informers may take to sync; two minutes by default.
-    pub fn sync_timeout(mut self, timeout: Duration) -> Self {
-        self.options.sync_timeout = timeout;
-        self
-    }
-
-    /// How long running reconciles may take to finish at stop; 30 s by default.
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.options.grace = grace;
-        self
-    }
-
-    /// How long a key waits until the caches contain its own writes; 5 s by default, `None` does
-    /// not wait.
-    pub fn read_own_writes(mut self, patience: Option<Duration>) -> Self {
-        self.options.read_own_writes = patience;
-        self
-    }
-
-    /// Aborts the process if the reconciler panics, instead of retrying the key.
-    pub fn abort_on_panic(mut self) -> Self {
-        self.options.abort_on_panic = true;
+    /// Changes any other option of the controller.
+    pub fn configure(mut self, change: impl FnOnce(&mut Options)) -> Self {
+        change(&mut self.options);
         self
     }
 
     /// How the reconciler calls the server; through the factory's client by default.
     pub fn calls(mut self, calls: Calls) -> Self {
         self.calls = Some(calls);
-        self
-    }
-
-    /// The event recorder. By default `run` starts a recorder that reports under the controller's
-    /// name.
-    pub fn recorder(mut self, recorder: Recorder) -> Self {
-        self.recorder = Some(recorder);
-        self
-    }
-
-    /// The metrics to count in; the factory's by default.
-    pub fn metrics(mut self, metrics: &Metrics) -> Self {
-        self.metrics = Some(metrics.clone());
         self
     }
 
@@ -451,19 +391,13 @@ impl<K: Cached> Controller<K> {
         self.handle.clone()
     }
 
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Pairs the controller with its reconciler, for a manager.
     pub fn with(self, reconciler: impl Reconcile<K>) -> Prepared {
         let name = self.name.clone();
-        let requests = self.requests();
         let start = move |env: Env| -> BoxFuture<'static, Result<Report, Error>> {
             Box::pin(self.work(env, reconciler))
         };
-        Prepared { name, requests, start: Box::new(start) }
+        Prepared { name, start: Box::new(start) }
     }
 
     /// Runs the factory and the controller until `stop` completes. At the end it stops the workers,
@@ -479,7 +413,7 @@ impl<K: Cached> Controller<K> {
     ) -> Result<Report, Error> {
         let (caches, work) = (CancellationToken::new(), CancellationToken::new());
         let calls = self.calls.clone().unwrap_or_else(|| Calls::new(factory.client().clone()));
-        let mut events = recorder::Options::named(self.name());
+        let mut events = recorder::Options::named(self.name.as_str());
         events.metrics = factory.metrics().cloned();
         let (recorder, events) = recorder::new(calls.clone(), events);
         let env = Env {
@@ -510,17 +444,21 @@ impl<K: Cached> Controller<K> {
         Ok(report)
     }
 
-    async fn work(self, env: Env, reconciler: impl Reconcile<K>) -> Result<Report, Error> {
+    async fn work(mut self, env: Env, reconciler: impl Reconcile<K>) -> Result<Report, Error> {
         let predicate = match (self.predicate, &self.finalizer) {
             // The start of a deletion does not change the generation, but the cleanup must run.
             (Some(predicate), Some(_)) => Some(predicate.or(deletion_started())),
             (predicate, _) => predicate,
         };
-        let metrics = self.metrics.or(env.metrics);
+        let metrics = env.metrics;
         let inbox = Inbox::new(
             &self.name,
             &self.informer,
-            inbox::Options { predicate, limiter: self.limiter, metrics: metrics.clone() },
+            inbox::Options {
+                predicate,
+                limiter: std::mem::take(&mut self.options.limiter),
+                metrics: metrics.clone(),
+            },
         );
         let worker = Worker {
             name: self.name.into(),
@@ -532,7 +470,7 @@ impl<K: Cached> Controller<K> {
             listers: Arc::new(self.listers),
             caches: self.caches,
             calls: self.calls.unwrap_or(env.calls),
-            recorder: self.recorder.unwrap_or(env.recorder),
+            recorder: env.recorder,
             observer: metrics.map(|metrics| observe::Observer::new(&metrics)),
             writes: Default::default(),
             diary: Default::default(),
@@ -573,7 +511,6 @@ pub struct Env {
 #[must_use = "give it to a manager"]
 pub struct Prepared {
     pub(crate) name: String,
-    requests: Requests,
     pub(crate) start: Box<dyn FnOnce(Env) -> BoxFuture<'static, Result<Report, Error>> + Send>,
 }
 
@@ -586,11 +523,6 @@ impl Env {
     /// The event recorder.
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
-    }
-
-    /// The metrics to count in, if any.
-    pub fn metrics(&self) -> Option<&Metrics> {
-        self.metrics.as_ref()
     }
 
     /// Cancelled when the controller should end.
@@ -639,19 +571,7 @@ impl Prepared {
                 }
             })
         };
-        // A custom loop has no keys, so nothing receives these requests.
-        let requests = Requests::new(mpsc::channel(1).0);
-        Prepared { name: name.into(), requests, start: Box::new(start) }
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// A handle that enqueues keys while the controller runs.
-    pub fn requests(&self) -> Requests {
-        self.requests.clone()
+        Prepared { name: name.into(), start: Box::new(start) }
     }
 }
 

@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use crate::health::Health;
 use crate::key::Key;
-use crate::list_watch::{self, StatusError};
+use crate::list_watch;
 use crate::version::ResourceVersion;
+
+pub use crate::list_watch::{BoxError, Error as SourceError, StatusError};
 
 /// Why a call of this crate failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The cache is not complete yet: wait for `synced`, or use `allow_unsynced`.
+    /// The cache is not complete yet: wait for `synced`, or read a snapshot.
     #[error("the informer {informer:?} has not synced yet ({health})")]
     NotSynced {
         /// Its name.
@@ -55,18 +57,9 @@ pub enum Error {
     /// [`Factory::run`](crate::Factory::run) is not running.
     #[error("the factory is not running; call `factory.run(stop)` first")]
     NotRunning,
-    /// It can only be set before the informer starts.
-    #[error("{0} can only be set before the informer starts")]
-    AlreadyStarted(&'static str),
     /// An index with that name exists.
     #[error("an index {0:?} already exists")]
     IndexExists(String),
-    /// No index with that name and type.
-    #[error("no index {0:?} with values of that type")]
-    UnknownIndex(String),
-    /// The subscription belongs to another informer.
-    #[error("the subscription {0:?} belongs to another informer")]
-    ForeignSubscription(String),
     /// No informer of that type was opened; a lister never opens one.
     #[error("no informer for {0}; open one and pass it to the controller")]
     NoInformer(String),

@@ -14,8 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use kube::core::{ApiResource, DynamicObject, ObjectMeta};
-use kube::discovery::Scope;
+use kube::core::{ApiResource, DynamicObject};
 use kube::{Client, Config, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, Semaphore};
@@ -25,7 +24,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::informer::{HandleToken, Health, Informer, InformerInner, Runner};
-use crate::list_watch::ListWatch;
 use crate::lister::Lister;
 use crate::metrics::Metrics;
 use crate::object::{Cached, ResourceType};
@@ -39,12 +37,10 @@ pub use self::builder::Builder;
 pub struct InformerDefaults {
     /// The name of the program, for the `User-Agent` header.
     pub component: String,
-    /// The fields that are removed from every object; by default managed fields. They are half of
-    /// an object, few programs read them, and servers keep them when an object without them is
+    /// Whether `metadata.managedFields` is removed from every object; true by default. They are half
+    /// of an object, few programs read them, and servers keep them when an object without them is
     /// written.
-    pub strip: Strip,
-    /// Changes the metadata of every typed object before it is stored.
-    pub edit_metadata: Option<EditMetadata>,
+    pub drop_managed_fields: bool,
     /// The page size of all lists; `None` uses the defaults of client-go.
     pub page_size: Option<u32>,
     /// How many informers may fetch their initial state at the same time; zero means no limit.
@@ -57,15 +53,11 @@ pub struct InformerDefaults {
     pub metrics: Option<Metrics>,
 }
 
-/// Changes metadata in place; see [`InformerDefaults::edit_metadata`].
-pub type EditMetadata = Arc<dyn Fn(&mut ObjectMeta) + Send + Sync>;
-
 impl Default for InformerDefaults {
     fn default() -> InformerDefaults {
         InformerDefaults {
             component: "unnamed".to_owned(),
-            strip: Strip { managed_fields: true, ..Strip::default() },
-            edit_metadata: None,
+            drop_managed_fields: true,
             page_size: None,
             fetch_limit: 8,
             resync: Duration::ZERO,
@@ -97,7 +89,7 @@ impl fmt::Debug for InformerDefaults {
 /// let stop = CancellationToken::new();
 /// let work = async {
 ///     factory.synced(Duration::from_secs(60)).await?; // the error lists what failed
-///     println!("{} pods", pods.store().len());
+///     println!("{} pods", pods.snapshot().len());
 ///     stop.cancel();
 ///     Ok(())
 /// };
@@ -117,7 +109,6 @@ struct FactoryInner {
     state: Mutex<FactoryState>,
     /// Notified when an informer waits to be started.
     asked: Notify,
-    resolved: Mutex<BTreeMap<String, ResolvedResource>>,
 }
 
 struct FactoryState {
@@ -157,7 +148,6 @@ trait AnyInformer: Send + Sync {
     fn health(&self) -> Health;
     fn has_synced(&self) -> bool;
     fn synced(&self, or_hopeless: bool) -> BoxFuture<'_, Result<(), Error>>;
-    fn dump(&self) -> serde_json::Value;
     fn is_held(&self) -> bool;
     fn as_any(&self) -> &dyn Any;
 }
@@ -204,10 +194,6 @@ impl<K: Cached> AnyInformer for FactoryInformer<K> {
         })
     }
 
-    fn dump(&self) -> serde_json::Value {
-        self.shared.debug_dump()
-    }
-
     fn is_held(&self) -> bool {
         self.alive.lock().expect("no code panics while it is held").strong_count() > 0
     }
@@ -215,15 +201,6 @@ impl<K: Cached> AnyInformer for FactoryInformer<K> {
     fn as_any(&self) -> &dyn Any {
         self
     }
-}
-
-/// A resource type from discovery.
-#[derive(Clone, Debug)]
-pub struct ResolvedResource {
-    /// Group, version, kind and plural.
-    pub resource: ApiResource,
-    /// Whether its objects are namespaced.
-    pub namespaced: bool,
 }
 
 impl Factory {
@@ -250,7 +227,6 @@ impl Factory {
                 fetch_slots: slots,
                 state: Mutex::new(state),
                 asked: Notify::new(),
-                resolved: Mutex::default(),
             }),
         }
     }
@@ -303,11 +279,12 @@ impl Factory {
         Builder::http(self.clone(), resource)
     }
 
-    /// An informer over a custom source.
+    /// An informer over a source of a test.
+    #[cfg(any(test, feature = "testing"))]
     pub fn informer_from<K: Cached>(
         &self,
         resource: ResourceType,
-        source: Arc<dyn ListWatch<Object = K>>,
+        source: Arc<dyn crate::list_watch::ListWatch<Object = K>>,
     ) -> Builder<K> {
         Builder::source(self.clone(), resource, source)
     }
@@ -403,11 +380,11 @@ impl Factory {
         }
     }
 
-    /// Whether each informer has synced, by name.
-    pub fn sync_state(&self) -> BTreeMap<String, bool> {
+    /// The informers that have not synced, by name.
+    pub(crate) fn not_synced(&self) -> BTreeMap<String, Health> {
         let state = self.state();
-        let each = state.informers.values();
-        each.map(|informer| (informer.name().to_owned(), informer.has_synced())).collect()
+        let each = state.informers.values().filter(|informer| !informer.has_synced());
+        each.map(|informer| (informer.name().to_owned(), informer.health())).collect()
     }
 
     /// The health of each informer, by name.
@@ -432,40 +409,6 @@ impl Factory {
             (Some(one), None) => Ok(one.handle().lister()),
             _ => Err(Error::NoInformer(std::any::type_name::<K>().to_owned())),
         }
-    }
-
-    /// Finds a resource type by `plural.group`, such as `widgets.example.com` or `pods`; the result
-    /// is cached.
-    ///
-    /// # Errors
-    /// Discovery failed, or the server does not serve the type.
-    pub async fn resolve(&self, name: &str) -> Result<ResolvedResource, Error> {
-        if let Some(known) = self.inner.resolved.lock().expect("no panics inside").get(name) {
-            return Ok(known.clone());
-        }
-        let (plural, group) = name.split_once('.').unwrap_or((name, ""));
-        let found = kube::discovery::group(&self.inner.client, group).await?;
-        let resources = found.recommended_resources().into_iter();
-        let resources = resources.chain(found.resources_by_stability());
-        let resolved = resources
-            .into_iter()
-            .find(|(resource, _)| resource.plural == plural)
-            .map(|(resource, capabilities)| ResolvedResource {
-                resource,
-                namespaced: capabilities.scope == Scope::Namespaced,
-            })
-            .ok_or_else(|| Error::Invalid(format!("the server does not serve {name}")))?;
-        let mut known = self.inner.resolved.lock().expect("no panics inside");
-        known.insert(name.to_owned(), resolved.clone());
-        Ok(resolved)
-    }
-
-    /// The state of all informers as JSON, for debugging.
-    pub fn debug_dump(&self) -> serde_json::Value {
-        let state = self.state();
-        let mut dumps: Vec<_> = state.informers.values().map(|informer| informer.dump()).collect();
-        dumps.sort_by_key(|dump| dump["name"].to_string());
-        serde_json::Value::Array(dumps)
     }
 
     /// The informer with this identity: the existing one, or a new one.

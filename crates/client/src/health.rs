@@ -37,7 +37,7 @@ pub enum Health {
 
 impl Health {
     /// Whether it cannot sync unless the configuration changes.
-    pub fn is_hopeless(&self) -> bool {
+    pub(crate) fn is_hopeless(&self) -> bool {
         matches!(self, Health::Forbidden | Health::NotServed | Health::Stopped)
     }
 

@@ -50,10 +50,13 @@ pub struct Options {
     pub stall: Duration,
 }
 
+/// The default maximum length of a frame or item.
+pub(crate) const MAX_FRAME: usize = 16 << 20;
+
 impl Default for Options {
     fn default() -> Options {
         Options {
-            max_frame: 16 << 20,
+            max_frame: MAX_FRAME,
             strip: Strip { managed_fields: true, ..Strip::default() },
             metadata_only: false,
             watch_list: true,
@@ -102,10 +105,9 @@ impl<K: Cached> Http<K> {
         self
     }
 
-    fn decoder(&self, selection: &crate::query::Selection) -> Decoder<K> {
+    fn decoder(&self) -> Decoder<K> {
         Decoder {
             strip: self.endpoint.options.strip.clone(),
-            shard: selection.shard.clone(),
             kind: self.endpoint.kind.clone(),
             api_version: self.endpoint.api_version.clone(),
             sizes: Arc::clone(&self.sizes),
@@ -285,7 +287,7 @@ impl<K: Cached> ListWatch for Http<K> {
     type Object = K;
 
     async fn list(&self, query: ListQuery) -> Result<Page<K>, Error> {
-        let mut page = PageReader::new(self.decoder(&query.selection));
+        let mut page = PageReader::new(self.decoder());
         let head = self.endpoint.list(&query, &mut |item: &[u8]| page.item(item)).await?;
         Ok(page.finish(head))
     }
@@ -293,7 +295,7 @@ impl<K: Cached> ListWatch for Http<K> {
     async fn watch(&self, query: WatchQuery) -> Result<EventStream<K>, Error> {
         let reader = WatchReader {
             frames: self.endpoint.watch(&query).await?,
-            decoder: self.decoder(&query.selection),
+            decoder: self.decoder(),
             scratch: String::new(),
         };
         Ok(stream::unfold(reader, WatchReader::next).boxed())
@@ -370,7 +372,6 @@ impl<K: Cached> PageReader<K> {
             Decoded::Object(object) => self.items.push(object),
             Decoded::Undecodable(undecodable) => self.undecodable.push(undecodable),
             Decoded::Skipped(_) => self.skipped += 1,
-            Decoded::Elsewhere(_) => {}
         }
         Ok(())
     }

@@ -27,7 +27,8 @@ use crate::object::Cached;
 use crate::version::ResourceVersion;
 
 use self::index::AnyIndex;
-pub use self::index::{Index, Lookup};
+pub use self::index::Index;
+use self::index::Lookup;
 use self::writer::LaneScope;
 
 /// One complete state of a store.
@@ -82,7 +83,7 @@ impl<K> StoreState<K> {
 }
 
 /// Reads the store of an informer. Cheap to clone.
-pub struct Store<K> {
+pub(crate) struct Store<K> {
     shared: Arc<StoreInner<K>>,
 }
 
@@ -114,70 +115,22 @@ impl<K: Cached> Store<K> {
         self.shared.changed.notify_waiters();
     }
 
-    /// The current state, for any number of reads. Its cost does not depend on the number of
-    /// objects.
-    pub fn snapshot(&self) -> Snapshot<K> {
+    pub(crate) fn snapshot(&self) -> Snapshot<K> {
         Snapshot { state: self.shared.state.load_full() }
     }
 
     /// One object.
-    pub fn get(&self, key: &Key) -> Option<Arc<K>> {
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<K>> {
         self.shared.state.load().objects.get(key).cloned()
     }
 
-    /// All objects, ordered by key.
-    pub fn list(&self) -> Vec<Arc<K>> {
-        self.snapshot().list()
-    }
-
-    /// All keys, in order.
-    pub fn keys(&self) -> Vec<Key> {
-        self.shared.state.load().objects.keys().cloned().collect()
-    }
-
-    /// The number of objects.
-    pub fn len(&self) -> usize {
-        self.shared.state.load().objects.len()
-    }
-
-    /// Whether it has no objects.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The version of the newest replacement, event or bookmark that was applied; `None` before
-    /// the first.
-    pub fn resource_version(&self) -> Option<ResourceVersion> {
-        self.shared.state.load().version.clone()
-    }
-
-    /// Increases when the server's versions go backwards.
-    pub fn epoch(&self) -> u64 {
+    fn epoch(&self) -> u64 {
         self.shared.state.load().epoch
     }
 
-    /// Waits until the store has reached a version, so that it contains a write.
-    ///
-    /// Cancel-safe.
-    ///
-    /// # Errors
-    /// [`Error::BadVersion`] for a version that cannot be ordered, [`Error::Timeout`] after
-    /// `deadline`, [`Error::Stopped`] when the informer ends, [`Error::EpochChanged`] when the
-    /// server's versions went backwards meanwhile.
-    pub async fn wait_for_rv(
-        &self,
-        version: &ResourceVersion,
-        deadline: Duration,
-    ) -> Result<(), Error> {
-        self.wait_for_rv_in(None, version, deadline).await
-    }
-
-    /// As [`Store::wait_for_rv`], for one namespace. An informer over a set of namespaces has a
-    /// watch per namespace, and their versions differ. Cancel-safe.
-    ///
-    /// # Errors
-    /// As [`Store::wait_for_rv`].
-    pub async fn wait_for_rv_in(
+    /// Waits until the store has reached a version, in a namespace or in all; see
+    /// [`Informer::wait_for_rv`](crate::informer::Informer::wait_for_rv).
+    pub(crate) async fn wait_for_rv(
         &self,
         namespace: Option<&str>,
         version: &ResourceVersion,
@@ -253,6 +206,11 @@ impl<K: Cached> Snapshot<K> {
         self.state.objects.values().cloned().collect()
     }
 
+    /// All keys, in order.
+    pub fn keys(&self) -> Vec<Key> {
+        self.state.objects.keys().cloned().collect()
+    }
+
     /// Iterates over all objects, ordered by key.
     pub fn iter(&self) -> impl Iterator<Item = (&Key, &Arc<K>)> {
         self.state.objects.iter()
@@ -278,7 +236,7 @@ impl<K: Cached> Snapshot<K> {
         self.state.version.as_ref()
     }
 
-    /// The epoch of this state.
+    /// Increases when the server's versions go backwards.
     pub fn epoch(&self) -> u64 {
         self.state.epoch
     }
@@ -309,30 +267,10 @@ impl<K: Cached> Snapshot<K> {
             .filter_map(|key| self.state.objects.get(*key).cloned())
             .collect()
     }
-
-    /// The objects that have `value` in the index with this name. The index `namespace` always
-    /// exists.
-    ///
-    /// # Errors
-    /// [`Error::UnknownIndex`] if there is no index with this name and value type.
-    pub fn by_name<V>(&self, name: &str, value: &V) -> Result<Vec<Arc<K>>, Error>
-    where
-        V: Hash + Eq + Clone + Send + Sync + 'static,
-    {
-        if name == NAMESPACE_INDEX {
-            let text = (value as &dyn std::any::Any).downcast_ref::<String>();
-            let namespace = text.ok_or_else(|| Error::UnknownIndex(name.to_owned()))?;
-            return Ok(self
-                .in_namespace(namespace)
-                .map(|(_, object)| Arc::clone(object))
-                .collect());
-        }
-        index::by_name(&self.state, name, value)
-    }
 }
 
-/// The index that every store has, by namespace.
-pub const NAMESPACE_INDEX: &str = "namespace";
+/// The name of the order by namespace, which every store has.
+const NAMESPACE_INDEX: &str = "namespace";
 
 impl<K> Clone for Snapshot<K> {
     fn clone(&self) -> Snapshot<K> {

@@ -22,34 +22,34 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use crate::error::Error;
 use crate::indexer::index::ValueIndex;
-use crate::indexer::writer::LaneScope;
 use crate::indexer::{Index, Snapshot, Store};
 use crate::key::Key;
-use crate::list_watch::{self, ListWatch, Undecodable};
 use crate::object::{Cached, ResourceType};
 use crate::version::ResourceVersion;
 
 pub use self::buffer::Buffer;
 pub(crate) use self::lanes::LaneHost;
-pub use self::options::{ErrorHandler, InitialRead, Options};
-pub use self::run::Runner;
+pub use self::options::{InitialRead, Options};
+pub(crate) use self::run::Runner;
 use self::shared::RunPhase;
 pub(crate) use self::shared::{HandleToken, InformerInner, Sources};
-pub use self::subscriber::{EndReason, Handler, Subscribe, Subscription};
+pub use self::subscriber::{Handler, Subscribe, Subscription};
 pub use crate::backoff::Delays;
 pub use crate::health::Health;
+pub use crate::list_watch::Undecodable;
+pub use crate::query::Selection;
 pub use crate::reflector::machine::NotServed;
 
 /// A handle to an informer: reads its store, adds indexes and subscribers. Cheap to clone.
 ///
-/// A handle runs nothing: the [`Runner`] or the factory does.
+/// A handle runs nothing: the factory does.
 ///
 /// ```no_run
-/// # use headwater_client::{Factory, informer::{Informer, Subscribe}, change::Change};
+/// # use headwater_client::{Factory, informer::{Informer, Subscribe}, Change};
 /// # use k8s_openapi::api::core::v1::Pod;
 /// # async fn example(pods: Informer<Pod>) -> Result<(), headwater_client::Error> {
 /// let by_node = pods.index("node", |pod: &Pod| pod.spec.as_ref()?.node_name.clone())?;
@@ -70,12 +70,14 @@ pub struct Informer<K: Cached> {
     pub(crate) alive: Arc<HandleToken>,
 }
 
-/// Makes an informer over a custom source: the handle and the runner.
+/// Makes an informer over a source: the handle and the runner.
+#[cfg(any(test, feature = "testing"))]
 pub fn from_source<K: Cached>(
-    source: Arc<dyn ListWatch<Object = K>>,
+    source: Arc<dyn crate::list_watch::ListWatch<Object = K>>,
     options: Options,
 ) -> (Informer<K>, Runner<K>) {
-    let (informer, runner, _) = open(vec![(LaneScope::All, source)], options);
+    let (informer, runner, _) =
+        open(vec![(crate::indexer::writer::LaneScope::All, source)], options);
     (informer, runner)
 }
 
@@ -102,18 +104,18 @@ impl<K: Cached> Informer<K> {
         &self.shared.options.resource
     }
 
-    /// The store, which can be read before the informer has synced.
-    pub fn store(&self) -> &Store<K> {
+    pub(crate) fn store(&self) -> &Store<K> {
         &self.shared.store
     }
 
-    /// The current state, for any number of reads.
+    /// The current state, for any number of reads. It can be read before the informer has synced.
+    /// Its cost does not depend on the number of objects.
     pub fn snapshot(&self) -> Snapshot<K> {
         self.shared.store.snapshot()
     }
 
     /// Adds an index: `values` returns any number of values for an object. Existing objects are
-    /// indexed before this returns.
+    /// indexed before this returns. Objects for which it panics are logged and are not in the index.
     ///
     /// # Errors
     /// [`Error::IndexExists`] for a name in use, [`Error::Stopped`] on a stopped informer.
@@ -126,28 +128,7 @@ impl<K: Cached> Informer<K> {
         V: Hash + Eq + Clone + Send + Sync + 'static,
         I: IntoIterator<Item = V>,
     {
-        self.try_index(name, move |object| Ok::<I, std::convert::Infallible>(values(object)))
-    }
-
-    /// As [`Informer::index`], with a function that can fail. Objects for which it fails are logged
-    /// and are not in the index.
-    ///
-    /// # Errors
-    /// As [`Informer::index`].
-    pub fn try_index<V, I, E>(
-        &self,
-        name: &str,
-        values: impl Fn(&K) -> Result<I, E> + Send + Sync + 'static,
-    ) -> Result<Index<K, V>, Error>
-    where
-        V: Hash + Eq + Clone + Send + Sync + 'static,
-        I: IntoIterator<Item = V>,
-        E: fmt::Display,
-    {
-        let values = move |object: &K| match values(object) {
-            Ok(values) => Ok(values.into_iter().collect::<Vec<V>>()),
-            Err(error) => Err(error.to_string()),
-        };
+        let values = move |object: &K| values(object).into_iter().collect::<Vec<V>>();
         let index = ValueIndex::new(name, Arc::new(values));
         let mut core = self.shared.core();
         if core.phase == RunPhase::Stopped {
@@ -165,23 +146,6 @@ impl<K: Cached> Informer<K> {
 
     fn stopped(&self) -> Error {
         Error::Stopped(format!("informer {:?}", self.name()))
-    }
-
-    /// Sets the function that is called for each failure, replacing an earlier one. It must return
-    /// quickly.
-    ///
-    /// # Errors
-    /// [`Error::AlreadyStarted`] once the informer runs.
-    pub fn on_watch_error(
-        &self,
-        handler: impl Fn(&str, &list_watch::Error) + Send + Sync + 'static,
-    ) -> Result<(), Error> {
-        let mut core = self.shared.core();
-        if core.phase != RunPhase::New {
-            return Err(Error::AlreadyStarted("the error handler"));
-        }
-        core.on_error = Some(Arc::new(handler));
-        Ok(())
     }
 
     /// Whether the initial state has been applied to the store. Subscribers may not have received
@@ -212,11 +176,6 @@ impl<K: Cached> Informer<K> {
         self.shared.health_now()
     }
 
-    /// A receiver of changes of the health.
-    pub fn watch_health(&self) -> watch::Receiver<Health> {
-        self.shared.health.subscribe()
-    }
-
     /// The time since the last event or bookmark arrived; `None` before the first.
     pub fn freshness(&self) -> Option<Duration> {
         let last = *self.shared.last_frame.lock().expect("no code panics while it is held");
@@ -228,24 +187,24 @@ impl<K: Cached> Informer<K> {
         self.shared.core().writer.undecodable().cloned().collect()
     }
 
-    /// The version that the reflector has received; the store's
-    /// ([`Store::resource_version`](crate::indexer::Store::resource_version)) may be older.
+    /// The version that the reflector has received; that of a snapshot may be older.
     pub fn last_rv(&self) -> Option<ResourceVersion> {
         let versions = self.shared.last_versions.lock().expect("no code panics while it is held");
         versions.values().next().cloned()
     }
 
-    /// Waits until the store has reached a version; see
-    /// [`Store::wait_for_rv`](crate::indexer::Store::wait_for_rv). Cancel-safe.
+    /// Waits until the store has reached a version, so that it contains a write. Cancel-safe.
     ///
     /// # Errors
-    /// As [`Store::wait_for_rv`](crate::indexer::Store::wait_for_rv).
+    /// [`Error::BadVersion`] for a version that cannot be ordered, [`Error::Timeout`] after
+    /// `deadline`, [`Error::Stopped`] when the informer ends, [`Error::EpochChanged`] when the
+    /// server's versions went backwards meanwhile.
     pub async fn wait_for_rv(
         &self,
         version: &ResourceVersion,
         deadline: Duration,
     ) -> Result<(), Error> {
-        self.shared.store.wait_for_rv(version, deadline).await
+        self.shared.store.wait_for_rv(None, version, deadline).await
     }
 
     /// Waits until the object of a key satisfies `check`, which receives `None` while the object
@@ -268,11 +227,6 @@ impl<K: Cached> Informer<K> {
             Ok(found) => found,
             Err(_) => Err(Error::Timeout { what: format!("waiting for {key}"), after: deadline }),
         }
-    }
-
-    /// An estimate of the memory of objects, keys and indexes.
-    pub fn approx_bytes(&self) -> usize {
-        self.shared.approx_bytes()
     }
 
     /// Its state as JSON, for debugging.

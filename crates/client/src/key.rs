@@ -20,7 +20,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// assert_eq!((key.namespace(), key.name()), (Some("shop"), "web-0"));
 /// assert_eq!(Key::cluster("node-7").to_string(), "node-7");
 /// assert!("a/b/c".parse::<Key>().is_err());
-/// # Ok::<(), headwater_client::key::InvalidKey>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
 pub struct Key {

@@ -42,12 +42,12 @@
 //! ```
 //!
 //! The store always equals the server's state at one version. Reads never wait and copy no object.
-//! Versions go backwards only if the server's do ([`Store::epoch`](indexer::Store::epoch)).
+//! Versions go backwards only if the server's do ([`Snapshot::epoch`]).
 //!
 //! # Changes
 //!
 //! ```no_run
-//! use headwater_client::change::Change;
+//! use headwater_client::Change;
 //! use headwater_client::informer::{Informer, Subscribe};
 //! # use k8s_openapi::api::core::v1::Pod;
 //! # async fn example(pods: Informer<Pod>) -> Result<(), headwater_client::Error> {
@@ -126,35 +126,39 @@
 //! - Every future that is for `select!` is cancel-safe, and its documentation says so.
 //! - No input from the network panics: an object that cannot be decoded is reported and left out of
 //!   the store; the others are unaffected.
-//! - There are no globals: no recorder, no registry, no runtime. [`metrics::Metrics`] is a value.
+//! - There are no globals: no recorder, no registry, no runtime. [`Metrics`] is a value.
 //!
 //! # Testing
 //!
-//! A [`script::Script`] replaces the server by expected requests and their answers; it works with
-//! paused time, and jitter can be seeded. `docs/client.md` in the repository has an example of each
+//! With the feature `testing`, a `script::Script` replaces the server by expected requests and their
+//! answers; it works with paused time, and jitter can be seeded. `docs/client.md` in the repository has an example of each
 //! component; the `examples` folder has complete programs.
 #![warn(missing_docs)]
+#![cfg_attr(
+    not(any(test, feature = "testing")),
+    allow(unreachable_pub, dead_code, reason = "the feature `testing` exports the source")
+)]
 
-pub mod key;
-pub mod version;
-pub mod object;
-pub mod packed;
-pub mod strip;
+mod key;
+mod version;
+mod object;
+mod packed;
+mod strip;
 mod slim;
-pub mod query;
-pub mod list_watch;
-pub mod http;
-pub mod transform;
+mod query;
+mod list_watch;
+mod http;
+mod transform;
 mod backoff;
 mod health;
 mod reflector;
-pub mod change;
+mod change;
 mod delta_queue;
-pub mod indexer;
+mod indexer;
 pub mod informer;
-pub mod lister;
+mod lister;
 pub mod factory;
-pub mod selector;
+mod selector;
 pub mod workqueue;
 pub mod predicate;
 pub mod calls;
@@ -164,24 +168,29 @@ pub mod recorder;
 pub mod controller;
 pub mod leader;
 pub mod manager;
-pub mod wait;
+#[cfg(any(test, feature = "testing"))]
 pub mod script;
-pub mod metrics;
+mod metrics;
 mod observe;
 pub mod error;
 
+pub use change::{Change, Gone};
 pub use controller::Controller;
 pub use error::Error;
 pub use factory::Factory;
+pub use indexer::{Index, Snapshot};
 pub use key::Key;
+pub use lister::Lister;
 pub use manager::Manager;
-pub use object::Cached;
+pub use metrics::Metrics;
+pub use object::{Cached, ResourceType};
 pub use packed::Packed;
 pub use selector::Selector;
 pub use slim::slim;
+pub use transform::Transform;
 pub use version::ResourceVersion;
 
-pub use headwater_api::random;
+use headwater_api::random;
 
 /// Compiles the snippets of docs/client.md as doc tests.
 #[cfg(doctest)]

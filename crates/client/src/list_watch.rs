@@ -230,7 +230,7 @@ impl StatusError {
 
     /// Decodes the body of a response that is not 200. A body that is not a Status gives an error
     /// with the right code.
-    pub fn from_body(code: u16, retry_after: Option<&str>, body: &[u8]) -> StatusError {
+    pub(crate) fn from_body(code: u16, retry_after: Option<&str>, body: &[u8]) -> StatusError {
         let header = retry_after.and_then(parse_retry_after);
         let status = serde_json::from_slice::<Wire>(body).unwrap_or_else(|_| Wire {
             message: String::from_utf8_lossy(body.get(..1024).unwrap_or(body)).into_owned(),
@@ -261,12 +261,12 @@ impl StatusError {
     }
 
     /// Whether the requested version was compacted.
-    pub fn is_expired(&self) -> bool {
+    pub(crate) fn is_expired(&self) -> bool {
         self.code == 410 || matches!(self.reason.as_str(), "Expired" | "Gone")
     }
 
     /// Whether the server has not reached the requested version yet.
-    pub fn is_too_large(&self) -> bool {
+    pub(crate) fn is_too_large(&self) -> bool {
         const OLD_MESSAGE: &str = "Too large resource version";
         let cause = |(reason, message): &(String, String)| {
             reason == "ResourceVersionTooLarge"

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{BoxFuture, Shared};
+use futures::future::BoxFuture;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -158,8 +158,8 @@ impl Manager {
         let Manager { factory, calls, controllers, parts, lease, events, health_on, .. } = self;
         let mut names = BTreeSet::new();
         for controller in &controllers {
-            if !names.insert(controller.name().to_owned()) {
-                let why = format!("two controllers have the name {:?}", controller.name());
+            if !names.insert(controller.name.clone()) {
+                let why = format!("two controllers have the name {:?}", controller.name);
                 return Err(Error::Invalid(why));
             }
         }
@@ -260,6 +260,7 @@ impl ManagerHandle {
     }
 
     /// The address of the health endpoint, once it listens.
+    #[cfg(any(test, feature = "testing"))]
     pub fn health_address(&self) -> Option<SocketAddr> {
         self.state.lock().expect("no code panics while it is held").address
     }
@@ -286,11 +287,9 @@ struct RunningManager {
     abandon: CancellationToken,
 }
 
-type Leading = Shared<BoxFuture<'static, ()>>;
-
 impl RunningManager {
     fn start(&mut self, controller: Prepared) {
-        let name = controller.name().to_owned();
+        let name = controller.name.clone();
         if self.stops.contains_key(&name) {
             tracing::error!(
                 controller = name,
@@ -301,8 +300,7 @@ impl RunningManager {
         let stop = self.work.child_token();
         self.stops.insert(name.clone(), stop.clone());
         let mut leading = self.leading.subscribe();
-        let elected: Leading =
-            async move { drop(leading.wait_for(|leading| *leading).await) }.boxed().shared();
+        let elected = async move { drop(leading.wait_for(|leading| *leading).await) };
         let env = Env {
             calls: self.calls.clone(),
             metrics: self.factory.metrics().cloned(),
@@ -499,14 +497,9 @@ impl HealthPage {
                 }
             }
             "/readyz" => {
-                let health = self.factory.health();
-                let waiting: Vec<String> = self
-                    .factory
-                    .sync_state()
-                    .into_iter()
-                    .filter(|(_, synced)| !synced)
-                    .map(|(name, _)| format!("{name}: {}\n", health[&name]))
-                    .collect();
+                let waiting = self.factory.not_synced().into_iter();
+                let waiting: Vec<String> =
+                    waiting.map(|(name, health)| format!("{name}: {health}\n")).collect();
                 match waiting.is_empty() {
                     true => ("200 OK", "ok\n".to_owned()),
                     false => ("503 Service Unavailable", waiting.concat()),

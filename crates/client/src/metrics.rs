@@ -14,7 +14,7 @@ use headwater_api::metrics::{self, ComputedGauge, Desc, Registry};
 /// registry.
 ///
 /// ```
-/// use headwater_client::metrics::Metrics;
+/// use headwater_client::Metrics;
 /// use headwater_client::workqueue::Queue;
 ///
 /// let metrics = Metrics::new();
@@ -68,8 +68,8 @@ impl Metrics {
         self.registry.text_by_name()
     }
 
-    /// The value of one series by its rendered name, such as `workqueue_depth{name="a"}`; for
-    /// tests and health checks.
+    /// The value of one series by its rendered name, such as `workqueue_depth{name="a"}`.
+    #[cfg(any(test, feature = "testing"))]
     pub fn value(&self, series: &str) -> Option<f64> {
         let text = self.render();
         text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())

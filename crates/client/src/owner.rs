@@ -25,11 +25,7 @@ where
     set_controller_of(&ResourceType::of::<O>(&()), owner.meta(), child)
 }
 
-/// As [`set_controller`], for an owner whose type is known only at run time.
-///
-/// # Errors
-/// As [`set_controller`].
-pub fn set_controller_of<C: Resource>(
+fn set_controller_of<C: Resource>(
     owner_type: &ResourceType,
     owner: &ObjectMeta,
     child: &mut C,
@@ -67,25 +63,16 @@ pub fn set_controller_of<C: Resource>(
     Ok(())
 }
 
-/// Which owners to return.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owners {
-    /// The owner that is the controller.
-    Controller,
-    All,
-}
-
-/// The keys of a child's owners with a given kind and group, in any version.
+/// The key of a child's controlling owner with a given kind and group, in any version.
 pub(crate) fn owner_keys(
     child: &ObjectMeta,
     owner_type: &ResourceType,
     namespaced: bool,
-    owners: Owners,
 ) -> Vec<Key> {
     let namespace = if namespaced { child.namespace.as_deref() } else { None };
     let references = child.owner_references.iter().flatten();
     references
-        .filter(|owner| owners == Owners::All || owner.controller == Some(true))
+        .filter(|owner| owner.controller == Some(true))
         .filter(|owner| owner.kind == owner_type.kind)
         .filter(|owner| group_of(&owner.api_version) == owner_type.group)
         .map(|owner| Key::new(namespace, &owner.name))
@@ -162,12 +149,11 @@ mod tests {
             reference("apps/v1", "StatefulSet", "kind", Some(true)),
         ]);
         let deployments = ResourceType::of::<Deployment>(&());
-        let keys = |namespaced, owners| -> Vec<String> {
-            let keys = owner_keys(&child, &deployments, namespaced, owners);
+        let keys = |namespaced| -> Vec<String> {
+            let keys = owner_keys(&child, &deployments, namespaced);
             keys.iter().map(Key::to_string).collect()
         };
-        assert_eq!(keys(true, Owners::Controller), ["a/controller"]);
-        assert_eq!(keys(true, Owners::All), ["a/controller", "a/other"]);
-        assert_eq!(keys(false, Owners::Controller), ["controller"]);
+        assert_eq!(keys(true), ["a/controller"]);
+        assert_eq!(keys(false), ["controller"]);
     }
 }

@@ -106,6 +106,7 @@ impl<K> Packed<K> {
     }
 
     /// The bytes it occupies.
+    #[cfg(any(test, feature = "testing"))]
     pub fn size(&self) -> usize {
         size_of::<Self>() + self.text.len()
     }

@@ -77,7 +77,7 @@ impl<K: Cached> Predicate<K> {
 
     /// Passes events that both pass.
     #[must_use]
-    pub fn and(self, other: Predicate<K>) -> Predicate<K> {
+    pub(crate) fn and(self, other: Predicate<K>) -> Predicate<K> {
         Predicate::new(move |event| (self.passes)(event) && (other.passes)(event))
     }
 
@@ -87,16 +87,9 @@ impl<K: Cached> Predicate<K> {
         Predicate::new(move |event| (self.passes)(event) || (other.passes)(event))
     }
 
-    /// Passes events that this does not pass.
-    #[must_use]
-    #[expect(clippy::should_implement_trait, reason = "it belongs to `and` and `or`")]
-    pub fn not(self) -> Predicate<K> {
-        Predicate::new(move |event| !(self.passes)(event))
-    }
-
     /// Whether an event passes. If the predicate panics, the event passes: an unnecessary reconcile
     /// is better than a missing one.
-    pub fn passes(&self, event: &ChangeEvent<'_, K>) -> bool {
+    pub(crate) fn passes(&self, event: &ChangeEvent<'_, K>) -> bool {
         catch_unwind(AssertUnwindSafe(|| (self.passes)(event))).unwrap_or_else(|_| {
             tracing::error!(?event, "the predicate panicked; the event passes");
             true
@@ -136,21 +129,9 @@ pub fn labels_changed<K: Cached>() -> Predicate<K> {
     on_update(|old: &K, new: &K| old.metadata().labels != new.metadata().labels)
 }
 
-/// Passes updates that changed annotations. Adds and deletions always pass. It limits what is
-/// enqueued, not what is cached.
-pub fn annotations_changed<K: Cached>() -> Predicate<K> {
-    on_update(|old: &K, new: &K| old.metadata().annotations != new.metadata().annotations)
-}
-
-/// Passes updates with a new version, but not resyncs. Adds and deletions always pass. It limits
-/// what is enqueued, not what is cached.
-pub fn resource_version_changed<K: Cached>() -> Predicate<K> {
-    on_update(|old: &K, new: &K| old.resource_version() != new.resource_version())
-}
-
-/// Passes only updates that set the deletion timestamp; for use with `or`. A controller with a
-/// finalizer adds it by itself. It limits what is enqueued, not what is cached.
-pub fn deletion_started<K: Cached>() -> Predicate<K> {
+/// Passes only updates that set the deletion timestamp; a controller with a
+/// finalizer adds it.
+pub(crate) fn deletion_started<K: Cached>() -> Predicate<K> {
     Predicate::new(|event: &ChangeEvent<'_, K>| match event {
         ChangeEvent::Updated { old, new } => {
             old.metadata().deletion_timestamp.is_none()
@@ -212,24 +193,13 @@ mod tests {
     /// C23.1, C23.2
     #[test]
     fn built_in_predicates_compare_two_states_and_let_adds_and_deletions_pass() {
-        for predicate in [
-            generation_changed(),
-            labels_changed(),
-            annotations_changed(),
-            resource_version_changed(),
-        ] {
+        for predicate in [generation_changed(), labels_changed()] {
             always_passes(&predicate);
             check(&predicate, |_| (), false);
         }
         check(&generation_changed(), |map| map.metadata.generation = Some(2), true);
         check(&generation_changed(), labels, false);
         check(&labels_changed(), labels, true);
-        let annotate = |map: &mut ConfigMap| {
-            map.metadata.annotations = Some([("x".into(), "y".into())].into())
-        };
-        check(&annotations_changed(), annotate, true);
-        let newer = |map: &mut ConfigMap| map.metadata.resource_version = Some("2".into());
-        check(&resource_version_changed(), newer, true);
     }
 
     /// C23.1
@@ -239,8 +209,6 @@ mod tests {
         let either = || labels_changed().or(generation_changed());
         check(&both(), labels, false);
         check(&either(), labels, true);
-        check(&either().not(), labels, false);
-        check(&labels_changed().not(), |_| (), true);
     }
 
     /// C23.3

@@ -3,8 +3,7 @@
 //! River: reflector → **query** → source.
 //! Promise: each query has one encoding; no parameter is dropped or changed.
 
-use std::fmt::{self, Write as _};
-use std::ops::Range;
+use std::fmt::Write as _;
 
 use crate::version::ResourceVersion;
 
@@ -29,68 +28,6 @@ pub struct Selection {
     pub labels: String,
     /// A field selector; empty selects everything.
     pub fields: String,
-    /// A shard of the collection.
-    pub shard: Option<Shard>,
-}
-
-/// A shard of a collection, by the hash of each object's UID or namespace (KEP-5866).
-///
-/// The client filters too, so that a server without support for shards gives the same objects, at a
-/// higher cost.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Shard {
-    by: ShardBy,
-    /// 64-bit hashes; the end may be 2^64.
-    hashes: Range<u128>,
-}
-
-/// What is hashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ShardBy {
-    /// `metadata.uid`: distributes objects evenly.
-    Uid,
-    /// `metadata.namespace`: keeps the objects of a namespace together.
-    Namespace,
-}
-
-impl Shard {
-    /// The objects whose hash is in `hashes`.
-    pub fn new(by: ShardBy, hashes: Range<u128>) -> Shard {
-        Shard { by, hashes }
-    }
-
-    /// Shard `index` of `count` equal shards.
-    pub fn part(by: ShardBy, index: u32, count: u32) -> Shard {
-        let bound = |index: u32| (1u128 << 64) * u128::from(index) / u128::from(count.max(1));
-        Shard::new(by, bound(index)..bound(index + 1))
-    }
-
-    /// Whether an object with this UID and namespace belongs to the shard.
-    pub fn contains(&self, uid: &str, namespace: Option<&str>) -> bool {
-        let value = match self.by {
-            ShardBy::Uid => uid,
-            ShardBy::Namespace => namespace.unwrap_or_default(),
-        };
-        self.hashes.contains(&u128::from(fnv1a(value)))
-    }
-}
-
-/// The 64-bit FNV-1a hash that servers use for shards.
-fn fnv1a(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
-}
-
-impl fmt::Display for Shard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let field = match self.by {
-            ShardBy::Uid => "object.metadata.uid",
-            ShardBy::Namespace => "object.metadata.namespace",
-        };
-        let Range { start, end } = &self.hashes;
-        write!(f, "shardRange({field}, '{start:#018x}', '{end:#018x}')")
-    }
 }
 
 /// One list request, or one page of it.
@@ -183,9 +120,6 @@ impl Pairs {
         if !selection.fields.is_empty() {
             self.push("fieldSelector", &selection.fields);
         }
-        if let Some(shard) = &selection.shard {
-            self.push("shardSelector", &shard.to_string());
-        }
     }
 
     fn push(&mut self, name: &str, value: &str) {
@@ -209,7 +143,7 @@ mod tests {
     use super::*;
 
     fn selected() -> Selection {
-        Selection { labels: "app in (a,b)".into(), fields: "spec.nodeName=n1".into(), shard: None }
+        Selection { labels: "app in (a,b)".into(), fields: "spec.nodeName=n1".into() }
     }
 
     #[track_caller]
@@ -265,27 +199,5 @@ mod tests {
         let initial = "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
         watch(At::Unset, true, 300, initial);
         watch(At::AtLeast("12".into()), true, 600, &format!("&resourceVersion=12{initial}"));
-    }
-
-    /// C1.20
-    #[test]
-    fn shards_are_encoded_for_servers_and_cover_every_object_once() {
-        let shard = Shard::part(ShardBy::Uid, 1, 2);
-        let text = "shardRange(object.metadata.uid, '0x8000000000000000', '0x10000000000000000')";
-        assert_eq!(shard.to_string(), text);
-        let query = ListQuery {
-            selection: Selection { shard: Some(shard), ..Selection::default() },
-            ..ListQuery::default()
-        };
-        assert!(query.to_query().starts_with("shardSelector=shardRange%28object.metadata.uid%2C"));
-        assert_eq!(fnv1a("a"), 0xaf63_dc4c_8601_ec8c);
-        for uid in (0..1000).map(|number| format!("uid-{number}")) {
-            let owners = (0..3)
-                .filter(|part| Shard::part(ShardBy::Uid, *part, 3).contains(&uid, None))
-                .count();
-            assert_eq!(owners, 1, "{uid}");
-        }
-        let by_namespace = Shard::new(ShardBy::Namespace, 0..u128::from(fnv1a("shop")) + 1);
-        assert!(by_namespace.contains("any", Some("shop")));
     }
 }

@@ -41,7 +41,7 @@ pub enum EventType {
 
 impl EventType {
     /// The word on the wire.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             EventType::Normal => "Normal",
             EventType::Warning => "Warning",
@@ -189,7 +189,7 @@ impl Recorder {
     /// A recorder that reports events under another component name and shares the queue and the
     /// [`Runner`] with this one.
     #[must_use]
-    pub fn component(&self, component: &str) -> Recorder {
+    pub(crate) fn component(&self, component: &str) -> Recorder {
         Recorder {
             component: component.into(),
             counter: dropped_counter(self.metrics.as_ref(), component),
@@ -207,7 +207,7 @@ impl Recorder {
     }
 
     /// As [`Recorder::record`], for an object whose type is known only at run time.
-    pub fn record_about<K: Cached>(
+    pub(crate) fn record_about<K: Cached>(
         &self,
         resource: &ResourceType,
         about: &K,
@@ -240,11 +240,6 @@ impl Recorder {
             message: message.to_string(),
             at: self.clock.now(),
         });
-    }
-
-    /// The number of events that were dropped because the queue was full.
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
     }
 }
 

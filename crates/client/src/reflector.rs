@@ -280,7 +280,7 @@ impl Reflector {
             if let Some(observer) = self.informer.observer() {
                 observer.undecodable.inc();
             }
-            self.informer.report_only(&Error::Malformed(error));
+            self.informer.report(&Error::Malformed(error));
         }
     }
 
@@ -391,7 +391,7 @@ impl Reflector {
             Event::Skipped(why) => {
                 tracing::warn!(informer = self.name(), %why, "skipped an event");
                 if let Skipped::Failed(why) = why {
-                    self.informer.report_only(&Error::Malformed(why.clone()));
+                    self.informer.report(&Error::Malformed(why.clone()));
                 }
                 self.informer.frame_arrived(&self.scope, None);
                 if let Some(observer) = self.informer.observer() {

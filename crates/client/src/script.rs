@@ -15,9 +15,16 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::key::Key;
-use crate::list_watch::{Error, Event, EventStream, ListWatch, Page, StatusError, Undecodable};
 use crate::object::Cached;
-use crate::query::{At, ListQuery, WatchQuery};
+
+pub use crate::http::{Http, Options as HttpOptions};
+pub use crate::informer::run::Runner;
+pub use crate::list_watch::{
+    Error, Event, EventStream, ListWatch, Page, Skipped, StatusError, Undecodable,
+};
+pub use crate::query::{At, ListQuery, Selection, WatchQuery};
+pub use crate::strip::Strip;
+pub use crate::transform::TransformedSource;
 
 /// The expected requests and their responses.
 ///
@@ -25,7 +32,7 @@ use crate::query::{At, ListQuery, WatchQuery};
 /// requests were expected.
 ///
 /// ```
-/// # use headwater_client::{informer, object::ResourceType, script::Script};
+/// # use headwater_client::{ResourceType, informer, script::Script};
 /// # use k8s_openapi::api::core::v1::Pod;
 /// # use std::sync::Arc;
 /// # use tokio_util::sync::CancellationToken;
@@ -44,7 +51,7 @@ use crate::query::{At, ListQuery, WatchQuery};
 /// let stop = CancellationToken::new();
 /// let test = async {
 ///     pods.synced().await.unwrap();
-///     assert_eq!(pods.store().len(), 1);
+///     assert_eq!(pods.snapshot().len(), 1);
 ///     stop.cancel();
 /// };
 /// tokio::join!(runner.run(stop.clone()), test);

@@ -47,8 +47,7 @@ impl Selector {
         matches!(self.form, Form::Everything)
     }
 
-    /// Whether it matches no object.
-    pub fn is_nothing(&self) -> bool {
+    pub(crate) fn is_nothing(&self) -> bool {
         matches!(self.form, Form::Nothing)
     }
 

@@ -112,7 +112,7 @@ impl<K: Cached> AnyCache for Informer<K> {
         Box::pin(async move {
             match effect {
                 WriteEffect::Version(version) => {
-                    self.store().wait_for_rv_in(key.namespace(), version, deadline).await
+                    self.store().wait_for_rv(key.namespace(), version, deadline).await
                 }
                 WriteEffect::Gone(uid) => {
                     let gone = |object: Option<&K>| object.is_none_or(|object| object.uid() != uid);

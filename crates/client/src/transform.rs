@@ -24,7 +24,7 @@ use crate::query::{ListQuery, WatchQuery};
 /// that use clones of one transform.
 ///
 /// ```
-/// use headwater_client::transform::Transform;
+/// use headwater_client::Transform;
 /// use k8s_openapi::api::core::v1::Pod;
 ///
 /// let no_status = Transform::edit(|pod: &mut Pod| pod.status = None);

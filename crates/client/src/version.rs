@@ -41,15 +41,14 @@ impl ResourceVersion {
     }
 
     /// Whether it can be ordered: digits only, not empty, no leading zero.
-    pub fn is_well_formed(&self) -> bool {
+    pub(crate) fn is_well_formed(&self) -> bool {
         match &self.0 {
             Form::Number(_) => true,
             Form::Text(text) => is_well_formed(text),
         }
     }
 
-    /// Whether it is empty.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         matches!(&self.0, Form::Text(text) if text.is_empty())
     }
 
@@ -67,7 +66,7 @@ impl ResourceVersion {
     }
 
     /// Whether it is older than `other`; false if they cannot be ordered.
-    pub fn is_before(&self, other: &ResourceVersion) -> bool {
+    pub(crate) fn is_before(&self, other: &ResourceVersion) -> bool {
         self.compare(other) == Some(Ordering::Less)
     }
 

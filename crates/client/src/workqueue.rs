@@ -15,7 +15,7 @@ mod tests;
 use std::fmt;
 use std::hash::Hash;
 use std::ops::Deref;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -25,8 +25,8 @@ use crate::metrics::Metrics;
 use crate::random::Random;
 
 use self::core::{Core, NextItem};
+pub use self::limiter::Limiter;
 use self::limiter::LimiterState;
-pub use self::limiter::{CustomDelay, Limiter};
 use self::observe::Observer;
 
 /// A queue of work items. Cheap to clone; clones are the same queue.
@@ -57,8 +57,6 @@ struct QueueInner<T> {
     observer: Option<Observer>,
     /// Wakes tasks: an item became ready, or the queue was shut down.
     ready: Notify,
-    /// Wakes threads, for the same reasons.
-    ready_blocking: Condvar,
     /// Wakes draining shutdowns: the queue is idle, or a plain shutdown was called.
     idle: Notify,
 }
@@ -111,13 +109,6 @@ where
         self
     }
 
-    /// The seed of the jitter, for reproducible tests.
-    #[must_use]
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.random = Random::seeded(seed);
-        self
-    }
-
     /// Makes the queue.
     pub fn open(self) -> Queue<T> {
         let shared = Arc::new_cyclic(|weak| QueueInner {
@@ -128,7 +119,6 @@ where
                 .zip(self.metrics)
                 .map(|(name, metrics)| Observer::new(&name, &metrics, weak)),
             ready: Notify::new(),
-            ready_blocking: Condvar::new(),
             idle: Notify::new(),
         });
         Queue { shared }
@@ -148,11 +138,6 @@ where
     /// Options for a queue with a name for metrics.
     pub fn named(name: impl Into<String>) -> Options<T> {
         Options::new(Some(name.into()))
-    }
-
-    /// Options for a queue without a name.
-    pub fn options() -> Options<T> {
-        Options::new(None)
     }
 
     /// Makes an item ready. A queued item keeps its position; a delayed item becomes ready now; an
@@ -201,12 +186,11 @@ where
     }
 
     /// Clears the limiter's history of an item.
-    pub fn forget(&self, item: &T) {
+    pub(crate) fn forget(&self, item: &T) {
         self.shared.limits.forget(item);
     }
 
-    /// How often an item was rate-limited since the last `forget`.
-    pub fn requeues(&self, item: &T) -> u32 {
+    fn requeues_of(&self, item: &T) -> u32 {
         self.shared.limits.requeues(item)
     }
 
@@ -241,27 +225,6 @@ where
         }
     }
 
-    /// As [`Queue::get`], but blocks the thread; needs no runtime.
-    pub fn get_blocking(&self) -> Option<Item<T>> {
-        loop {
-            // A notification between `take` and the wait must not be lost, so the second check is
-            // made under the lock that the condition variable releases.
-            match self.take() {
-                NextItem::Item(item) => return Some(item),
-                NextItem::Closed => return None,
-                NextItem::Nothing(_) => {}
-            }
-            let core = self.lock();
-            if core.has_ready(Instant::now()) || core.is_over() {
-                continue;
-            }
-            let patience = core.next_due().map_or(Duration::from_secs(3600), |due| {
-                due.saturating_duration_since(Instant::now())
-            });
-            drop(self.shared.ready_blocking.wait_timeout(core, patience));
-        }
-    }
-
     fn take(&self) -> NextItem<Item<T>> {
         let now = Instant::now();
         let mut core = self.lock();
@@ -287,11 +250,6 @@ where
     /// Whether nothing is ready.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// Whether the queue was shut down.
-    pub fn is_shutting_down(&self) -> bool {
-        self.lock().is_shutting_down()
     }
 
     /// Shuts the queue down: later adds are ignored, and workers receive the queued items and then
@@ -344,35 +302,14 @@ where
 
     fn wake(&self) {
         self.shared.ready.notify_one();
-        self.shared.ready_blocking.notify_one();
     }
 
     fn wake_all(&self) {
         self.shared.ready.notify_waiters();
-        self.shared.ready_blocking.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, Core<T>> {
         self.shared.core.lock().expect("the queue's own steps do not panic")
-    }
-}
-
-impl<T> Queue<T>
-where
-    T: Hash + Eq + Clone + Send + fmt::Debug + 'static,
-{
-    /// The state of the queue as JSON, for debugging: depths, and the first 100 ready items.
-    pub fn debug_dump(&self) -> serde_json::Value {
-        let core = self.lock();
-        let pending: Vec<String> =
-            core.ready_items().take(100).map(|item| format!("{item:?}")).collect();
-        serde_json::json!({
-            "ready": core.ready_len(),
-            "processing": core.processing(),
-            "delayed": core.delayed_len(),
-            "shuttingDown": core.is_shutting_down(),
-            "pending": pending,
-        })
     }
 }
 
@@ -410,14 +347,9 @@ impl<T> Item<T>
 where
     T: Hash + Eq + Clone + Send + 'static,
 {
-    /// Its priority.
-    pub fn priority(&self) -> i32 {
-        self.priority
-    }
-
     /// How often it was rate-limited since the last `forget`.
-    pub fn requeues(&self) -> u32 {
-        self.queue.requeues(&self.item)
+    pub(crate) fn requeues(&self) -> u32 {
+        self.queue.requeues_of(&self.item)
     }
 
     /// The work succeeded: the next failure has the shortest delay.

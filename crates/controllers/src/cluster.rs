@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headwater_api::{Clock, SystemClock};
-use headwater_client::indexer::Index;
 use headwater_client::informer::Informer;
-use headwater_client::{Error, Factory};
+use headwater_client::{Error, Factory, Index};
 use kube::Resource;
 use serde::de::DeserializeOwned;
 

@@ -15,9 +15,8 @@ use std::sync::Arc;
 
 use headwater_api::Clock;
 use headwater_client::controller::{Context, Controller, Failure, Next, Prepared, Reconcile};
-use headwater_client::indexer::Index;
 use headwater_client::informer::Informer;
-use headwater_client::{Cached, Error, Key, Selector};
+use headwater_client::{Cached, Error, Index, Key, Selector};
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 use serde_json::{Value, json};
 
@@ -86,10 +85,10 @@ fn recreating_owner(
 ) -> Option<Key> {
     let namespace = pod.namespace().unwrap_or_default();
     let set = controller_of(&pod.metadata).filter(|owner| owner.kind == "ReplicaSet")?;
-    let set = sets.store().get(&Key::namespaced(namespace, &set.name))?;
+    let set = sets.snapshot().get(&Key::namespaced(namespace, &set.name)).cloned()?;
     let owner = controller_of(&set.metadata).filter(|owner| owner.kind == "Deployment")?;
     let key = Key::namespaced(namespace, &owner.name);
-    let deployment = deployments.store().get(&key)?;
+    let deployment = deployments.snapshot().get(&key).cloned()?;
     is_recreate(spec(&deployment)).then_some(key)
 }
 

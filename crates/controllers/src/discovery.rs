@@ -7,8 +7,7 @@
 use std::collections::BTreeMap;
 
 use headwater_client::informer::Informer;
-use headwater_client::object::ResourceType;
-use headwater_client::{Error, Factory};
+use headwater_client::{Error, Factory, ResourceType};
 use kube::Client;
 use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::discovery::{ApiCapabilities, Discovery, Scope, verbs};

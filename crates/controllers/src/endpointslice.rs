@@ -12,10 +12,9 @@ mod endpoints;
 use std::sync::Arc;
 
 use headwater_client::controller::{Context, Controller, Failure, Next, Prepared, Reconcile};
-use headwater_client::indexer::Index;
 use headwater_client::informer::Informer;
 use headwater_client::predicate::{ChangeEvent, Predicate};
-use headwater_client::{Cached, Error, Key};
+use headwater_client::{Cached, Error, Index, Key};
 use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::json;
@@ -122,7 +121,7 @@ impl Reconcile<Service> for EndpointSliceController {
 
 impl EndpointSliceController {
     fn zone(&self, node: &str) -> Option<String> {
-        let node = self.nodes.store().get(&Key::cluster(node))?;
+        let node = self.nodes.snapshot().get(&Key::cluster(node)).cloned()?;
         node.label(ZONE).map(|zone| zone.into_owned())
     }
 }

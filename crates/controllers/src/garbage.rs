@@ -14,12 +14,10 @@ use std::sync::{Arc, RwLock, Weak};
 use std::time::Duration;
 
 use headwater_client::calls::Calls;
-use headwater_client::change::Change;
 use headwater_client::controller::{Env, Prepared};
-use headwater_client::indexer::Index;
 use headwater_client::informer::{Handler, Informer, Subscribe};
 use headwater_client::workqueue::Queue;
-use headwater_client::{Cached, Error, Factory, Key};
+use headwater_client::{Cached, Change, Error, Factory, Index, Key};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::ObjectMeta;
@@ -280,7 +278,9 @@ impl Collector {
 
     async fn process(&self, subject: &ObjectRef) -> Result<(), Error> {
         let Some(monitor) = self.kind(&subject.id) else { return Ok(()) };
-        let Some(object) = monitor.objects.store().get(&subject.key) else { return Ok(()) };
+        let Some(object) = monitor.objects.snapshot().get(&subject.key).cloned() else {
+            return Ok(());
+        };
         let dependents = self.dependents(object.uid());
         let seen: Vec<DependentState> =
             dependents.iter().map(|(_, dependent)| dependent_state(&object, dependent)).collect();
@@ -340,7 +340,9 @@ impl Collector {
             return Ok(OwnerState::Absent);
         }
         let is_it = |found: &ObjectMetadata| found.uid() == owner.uid;
-        if let Some(found) = monitor.objects.store().get(&key).filter(|found| is_it(found)) {
+        if let Some(found) =
+            monitor.objects.snapshot().get(&key).cloned().filter(|found| is_it(found))
+        {
             return Ok(owner_state(&found));
         }
         // The cache may not have received it yet; only the server knows that it is absent.

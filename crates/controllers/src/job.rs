@@ -13,8 +13,7 @@ use std::sync::Arc;
 
 use headwater_api::Clock;
 use headwater_client::controller::{Context, Controller, Failure, Next, Prepared, Reconcile};
-use headwater_client::indexer::Index;
-use headwater_client::{Cached, Error, Key, Selector};
+use headwater_client::{Cached, Error, Index, Key, Selector};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1 as core;
 use serde_json::{Value, json};

@@ -188,7 +188,7 @@ impl NamespaceController {
         let namespaces = self.namespaces.clone();
         let ending = move |object: &ObjectMetadata| {
             let key = Key::cluster(object.namespace()?);
-            let namespace = namespaces.store().get(&key)?;
+            let namespace = namespaces.snapshot().get(&key).cloned()?;
             namespace.metadata.deletion_timestamp.is_some().then_some(key)
         };
         let watch = self.handle.watch(&objects, ending).await?;

@@ -142,7 +142,8 @@ impl Reconcile<Node> for NodeLifecycle {
 impl NodeLifecycle {
     /// How long a node may remain silent.
     fn remaining_grace(&self, node: &Node) -> Duration {
-        let lease = self.leases.store().get(&Key::namespaced(LEASE_NAMESPACE, node.name()));
+        let lease =
+            self.leases.snapshot().get(&Key::namespaced(LEASE_NAMESPACE, node.name())).cloned();
         let spec = lease.and_then(|lease| lease.spec.clone()).unwrap_or_default();
         let ready = conditions(node).iter().find(|condition| condition.type_ == "Ready");
         let heartbeat = Heartbeat {

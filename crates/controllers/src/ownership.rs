@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use headwater_api::selector::{LabelExpression, StructuredSelector};
 use headwater_client::controller::{Context, Failure, Next};
-use headwater_client::object::ResourceType;
-use headwater_client::{Cached, Error, Key, Selector};
+use headwater_client::{Cached, Error, Key, ResourceType, Selector};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
 use kube::Resource;
 use kube::core::ObjectMeta;
@@ -239,7 +238,7 @@ mod tests {
         assert!(!matches(&[("app", "web"), ("tier", "c"), ("x", "")]));
         assert!(!matches(&[("app", "web"), ("tier", "a"), ("x", ""), ("env", "dev")]));
         assert!(!matches(&[("app", "web"), ("tier", "a"), ("x", ""), ("y", "")]));
-        assert!(super::selector(None).unwrap().is_nothing());
+        assert!(!super::selector(None).unwrap().matches(&ConfigMap::default()), "nothing");
         let unknown = LabelSelector {
             match_expressions: Some(vec![rule("x", "Near", &[])]),
             ..LabelSelector::default()

@@ -68,7 +68,7 @@ fn selects(set: &ReplicaSet, pod: &Pod) -> bool {
 struct ReplicaSetController {
     pods: Pods,
     /// Sets by their Deployment.
-    by_deployment: headwater_client::indexer::Index<ReplicaSet, String>,
+    by_deployment: headwater_client::Index<ReplicaSet, String>,
     clock: Arc<dyn Clock>,
 }
 

@@ -18,7 +18,8 @@ use crate::object::{Cached, ResourceType};
 use crate::track::TrackedWrite;
 use crate::version::ResourceVersion;
 
-use super::{Calls, ConflictPolicy, retry_on_conflict};
+use super::Calls;
+use super::conflict::retry_on_conflict;
 
 const JSON: &str = "application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
@@ -77,7 +78,7 @@ where
     }
 
     /// Replaces an object. It must have the version at which it was read, so that no concurrent
-    /// change is lost; see [`Collection::replace_unconditionally`].
+    /// change is lost.
     ///
     /// # Errors
     /// [`Error::Invalid`] without a version; [`Error::is_conflict`] if the object has changed.
@@ -86,38 +87,10 @@ where
         K: Serialize,
     {
         if object.resource_version().is_empty() {
-            let why =
-                "the object has no resourceVersion; read it first, or use replace_unconditionally";
+            let why = "the object has no resourceVersion; read it first";
             return Err(Error::Invalid(why.to_owned()));
         }
         self.write(Method::PUT, &self.path(&object.key()), JSON, &self.body(object)?).await
-    }
-
-    /// Replaces an object whatever its current version is.
-    ///
-    /// # Errors
-    /// The call failed or was refused.
-    pub async fn replace_unconditionally(&self, object: &K) -> Result<K, Error>
-    where
-        K: Serialize,
-    {
-        let mut body = self.body(object)?;
-        if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.remove("resourceVersion");
-        }
-        self.write(Method::PUT, &self.path(&object.key()), JSON, &body).await
-    }
-
-    /// Replaces the status of an object; the server ignores the other fields.
-    ///
-    /// # Errors
-    /// As [`Collection::replace`].
-    pub async fn replace_status(&self, object: &K) -> Result<K, Error>
-    where
-        K: Serialize,
-    {
-        let path = format!("{}/status", self.path(&object.key()));
-        self.write(Method::PUT, &path, JSON, &self.body(object)?).await
     }
 
     /// Applies a JSON merge patch (RFC 7386) to an object. A `metadata.resourceVersion` in the
@@ -172,7 +145,7 @@ where
         K: Serialize,
     {
         let mut known = cached.map(|object| self.body(object)).transpose()?;
-        retry_on_conflict(ConflictPolicy::default(), || {
+        retry_on_conflict(|| {
             let before = known.take();
             let change = &change;
             async move {

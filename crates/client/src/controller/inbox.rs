@@ -25,7 +25,7 @@ use super::is_no_news;
 /// Why a key is reconciled; for spans and metrics. The reconciler does not receive it: it must
 /// decide by the current state, not by the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trigger {
+pub(super) enum Trigger {
     /// The object itself changed.
     Object,
     /// An object it owns changed.
@@ -44,7 +44,7 @@ pub enum Trigger {
 
 impl Trigger {
     /// The label of the metric.
-    pub fn as_str(&self) -> &'static str {
+    pub(super) fn as_str(&self) -> &'static str {
         match self {
             Trigger::Object => "object",
             Trigger::Owned(_) => "owned",
@@ -161,7 +161,7 @@ impl<K: Cached> Inbox<K> {
     fn enqueue_requested(&self, asked: KeyRequest) {
         let keys = match asked {
             KeyRequest::One(key) => vec![key],
-            KeyRequest::All => self.informer.store().keys(),
+            KeyRequest::All => self.informer.snapshot().keys(),
         };
         for key in keys {
             let passes = |predicate: &Predicate<K>| predicate.passes(&ChangeEvent::Manual(&key));
@@ -324,7 +324,6 @@ pub(super) enum WatchCommand<K: Cached> {
 
 /// Adds and removes watches of a running controller. Cheap to clone.
 pub struct ControllerHandle<K: Cached> {
-    requests: Requests,
     rewire: mpsc::Sender<WatchCommand<K>>,
     next: Arc<AtomicU64>,
 }
@@ -334,13 +333,8 @@ pub struct ControllerHandle<K: Cached> {
 pub struct WatchId(u64);
 
 impl<K: Cached> ControllerHandle<K> {
-    pub(super) fn new(requests: Requests, rewire: mpsc::Sender<WatchCommand<K>>) -> Self {
-        ControllerHandle { requests, rewire, next: Arc::default() }
-    }
-
-    /// The handle that enqueues keys.
-    pub fn requests(&self) -> &Requests {
-        &self.requests
+    pub(super) fn new(rewire: mpsc::Sender<WatchCommand<K>>) -> Self {
+        ControllerHandle { rewire, next: Arc::default() }
     }
 
     /// From now on, a change of a related object enqueues the keys that `map` returns. Cancel-safe.
@@ -379,11 +373,7 @@ impl<K: Cached> ControllerHandle<K> {
 
 impl<K: Cached> Clone for ControllerHandle<K> {
     fn clone(&self) -> Self {
-        ControllerHandle {
-            requests: self.requests.clone(),
-            rewire: self.rewire.clone(),
-            next: Arc::clone(&self.next),
-        }
+        ControllerHandle { rewire: self.rewire.clone(), next: Arc::clone(&self.next) }
     }
 }
 

@@ -34,7 +34,7 @@ use super::context::{Context, Inner as ContextInner, Listers};
 use super::finalizer::{Finalizer, Stage};
 use super::inbox::{Attachment, Inbox, KeyRequest, Syncable, Trigger, WatchCommand};
 use super::observe::{FailureKind, Observer};
-use super::{Failure, KeyStream, Next, Reconcile, RunOptions};
+use super::{Failure, KeyStream, Next, Options, Reconcile};
 
 /// How a controller ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) struct Worker<K: Cached, R> {
     pub(super) reconciler: R,
     pub(super) finalizer: Option<Finalizer<K>>,
     pub(super) inbox: Arc<Inbox<K>>,
-    pub(super) options: RunOptions,
+    pub(super) options: Options,
     pub(super) listers: Arc<Listers>,
     pub(super) caches: Caches,
     pub(super) calls: Calls,
@@ -315,10 +315,6 @@ impl<K: Cached, R: Reconcile<K>> Worker<K, R> {
         match ended {
             Ok(Ok(next)) => Outcome::Next(next),
             Ok(Err(failure)) => Outcome::Failed(failure),
-            Err(panic) if self.options.abort_on_panic => {
-                tracing::error!(panic = panic_text(&*panic), "the reconciler panicked");
-                std::process::abort()
-            }
             Err(panic) => Outcome::Panicked(panic_text(&*panic)),
         }
     }

@@ -6,7 +6,6 @@ use std::any::TypeId;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use kube::Resource;
 use kube::core::PartialObjectMeta;
@@ -15,12 +14,12 @@ use serde::de::DeserializeOwned;
 use crate::error::Error;
 use crate::http::{self, Http};
 use crate::indexer::writer::LaneScope;
-use crate::informer::{self, ErrorHandler, Informer, InitialRead, NotServed, Sources};
-use crate::list_watch::{self, ListWatch};
+use crate::informer::{self, Informer, Sources};
+use crate::list_watch::ListWatch;
 use crate::object::{Cached, ResourceType};
 use crate::observe::SourceObserver;
 use crate::packed::Packed;
-use crate::query::Shard;
+use crate::strip::Strip;
 use crate::transform::{Transform, TransformedSource};
 use crate::version::ResourceVersion;
 
@@ -64,16 +63,7 @@ where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
 {
     pub(super) fn http(factory: Factory, resource: ResourceType) -> Builder<K> {
-        let edit = factory.inner.defaults.edit_metadata.clone();
-        let make: MakeSource<K> = Arc::new(http_source::<K>);
-        let builder = Builder::new(factory, resource, make);
-        match edit {
-            Some(edit) => {
-                let edit = Transform::edit(move |object: &mut K| edit(object.meta_mut()));
-                builder.transform_as(&edit, None) // equal for all informers of the factory, so not part of the identity
-            }
-            None => builder,
-        }
+        Builder::new(factory, resource, Arc::new(http_source::<K>))
     }
 
     /// Stores the JSON text and decodes it on demand: about an eighth of the memory of typed pods,
@@ -95,7 +85,7 @@ impl<K: Cached> Builder<K> {
         let defaults = &factory.inner.defaults;
         let http = http::Options {
             component: defaults.component.clone(),
-            strip: defaults.strip.clone(),
+            strip: Strip { managed_fields: defaults.drop_managed_fields, last_applied: false },
             ..http::Options::default()
         };
         let mut options = informer::Options::new(resource.resource(), resource.clone());
@@ -145,21 +135,13 @@ impl<K: Cached> Builder<K> {
     /// Applies a transform to every object before it is stored. Informers with clones of the same
     /// transform are shared.
     pub fn transform<P: Cached>(self, transform: &Transform<K, P>) -> Builder<P> {
-        let identity = Some(transform.identity());
-        self.transform_as(transform, identity)
-    }
-
-    fn transform_as<P: Cached>(
-        self,
-        transform: &Transform<K, P>,
-        identity: Option<usize>,
-    ) -> Builder<P> {
         let (transform, inner) = (transform.clone(), Arc::clone(&self.make));
+        let identity = transform.identity();
         let make: MakeSource<P> = Arc::new(move |ask: SourceSpec<'_>| {
             Arc::new(TransformedSource::new(inner(ask), transform.clone()))
         });
         let mut builder = self.stored_as(make);
-        builder.transform = identity.or(builder.transform);
+        builder.transform = Some(identity);
         builder
     }
 
@@ -180,12 +162,6 @@ impl<K: Cached> Builder<K> {
         self.namespaces([namespace])
     }
 
-    /// All namespaces; the default.
-    pub fn all(mut self) -> Self {
-        self.namespaces = None;
-        self
-    }
-
     /// Only objects that match a label selector.
     pub fn labels(mut self, selector: impl Into<String>) -> Self {
         self.options.selection.labels = selector.into();
@@ -195,19 +171,6 @@ impl<K: Cached> Builder<K> {
     /// Only objects that match a field selector.
     pub fn fields(mut self, selector: impl Into<String>) -> Self {
         self.options.selection.fields = selector.into();
-        self
-    }
-
-    /// Only one shard of the objects, for programs that share the work.
-    pub fn shard(mut self, shard: Shard) -> Self {
-        self.options.selection.shard = Some(shard);
-        self
-    }
-
-    /// Removes `metadata.managedFields`: on the server if it supports that, otherwise while
-    /// decoding. The default.
-    pub fn drop_managed_fields(mut self) -> Self {
-        self.http.strip.managed_fields = true;
         self
     }
 
@@ -223,72 +186,8 @@ impl<K: Cached> Builder<K> {
         self
     }
 
-    /// The resync period of subscribers that set none; zero disables resyncs.
-    pub fn resync(mut self, period: Duration) -> Self {
-        self.options.resync = period;
-        self
-    }
-
-    /// The page size of all lists.
-    pub fn page_size(mut self, size: u32) -> Self {
-        self.options.page_size = Some(size);
-        self
-    }
-
-    /// How current the initial list must be.
-    pub fn initial_read(mut self, read: InitialRead) -> Self {
-        self.options.initial_read = read;
-        self
-    }
-
-    /// Starts with lists instead of watch-lists.
-    pub fn without_watch_list(mut self) -> Self {
-        self.http.watch_list = false;
-        self
-    }
-
-    /// The minimum duration of a watch, if above 300 s; the maximum is twice as long.
-    pub fn watch_timeout_min(mut self, timeout: Duration) -> Self {
-        self.options.watch_timeout_min = timeout;
-        self
-    }
-
-    /// How long internal errors in a stream are retried at the same version.
-    pub fn max_internal_error_retry(mut self, patience: Duration) -> Self {
-        self.options.internal_error_retry = Some(patience);
-        self
-    }
-
-    /// What to do when the resource type is not served.
-    pub fn not_served(mut self, policy: NotServed) -> Self {
-        self.options.not_served = policy;
-        self
-    }
-
-    /// How long subscribers may handle pending changes at stop.
-    pub fn drain(mut self, deadline: Duration) -> Self {
-        self.options.drain = Some(deadline);
-        self
-    }
-
-    /// The maximum length of a frame or item; a longer one ends the stream with an error.
-    pub fn max_frame(mut self, bytes: usize) -> Self {
-        self.http.max_frame = bytes;
-        self
-    }
-
-    /// The function that is called for each failure of a new informer; it must return quickly.
-    pub fn on_watch_error(
-        mut self,
-        handler: impl Fn(&str, &list_watch::Error) + Send + Sync + 'static,
-    ) -> Self {
-        let handler: ErrorHandler = Arc::new(handler);
-        self.options.on_watch_error = Some(handler);
-        self
-    }
-
-    /// Starts a new informer from a saved state; see
-    /// [`Runner::resume_from`](crate::informer::Runner::resume_from).
+    /// Starts a new informer from a saved state instead of a list: the watch resumes at its version.
+    /// If the server has compacted that version, a list follows. For informers over one collection.
     pub fn resume_from(
         mut self,
         objects: impl IntoIterator<Item = K>,
@@ -298,15 +197,9 @@ impl<K: Cached> Builder<K> {
         self
     }
 
-    /// Changes any option of the informer.
+    /// Changes any other option of the informer.
     pub fn configure(mut self, change: impl FnOnce(&mut informer::Options)) -> Self {
         change(&mut self.options);
-        self
-    }
-
-    /// Changes any option of the HTTP source.
-    pub fn configure_http(mut self, change: impl FnOnce(&mut http::Options)) -> Self {
-        change(&mut self.http);
         self
     }
 
@@ -329,8 +222,8 @@ impl<K: Cached> Builder<K> {
                 options.internal_error_retry,
                 options.not_served,
                 options.drain,
-                self.http.watch_list,
-                self.http.max_frame,
+                options.watch_list,
+                options.max_frame,
             ),
         }
     }
@@ -349,7 +242,10 @@ impl<K: Cached> Builder<K> {
 
     /// Makes a new informer with a free name.
     fn make(self, name: String) -> NewInformer<K> {
-        let Builder { factory, resource, namespaces, http, mut options, make, saved, .. } = self;
+        let Builder { factory, resource, namespaces, mut http, mut options, make, saved, .. } =
+            self;
+        http.watch_list = options.watch_list;
+        http.max_frame = options.max_frame;
         let observer = options.metrics.as_ref().map(|metrics| SourceObserver::new(metrics, &name));
         options.name = name;
         let open = move |namespace: Option<&str>| {

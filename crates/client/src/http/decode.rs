@@ -17,14 +17,12 @@ use serde::Deserialize;
 use crate::key::Key;
 use crate::list_watch::{Error, Event, Skipped, StatusError, Undecodable};
 use crate::object::Cached;
-use crate::query::Shard;
 use crate::strip::Strip;
 use crate::version::ResourceVersion;
 
 /// Decodes the objects of one source.
 pub(crate) struct Decoder<K> {
     pub(crate) strip: Strip,
-    pub(crate) shard: Option<Shard>,
     /// The kind and apiVersion of the objects, if they contain them.
     pub(crate) kind: String,
     pub(crate) api_version: String,
@@ -56,8 +54,6 @@ pub(crate) enum Decoded<K> {
     Object(K),
     Undecodable(Undecodable),
     Skipped(Skipped),
-    /// An object outside the shard: only its version is used.
-    Elsewhere(ResourceVersion),
 }
 
 impl<K: Cached> Decoder<K> {
@@ -86,9 +82,6 @@ impl<K: Cached> Decoder<K> {
             Decoded::Object(object) => wrap(object),
             Decoded::Undecodable(undecodable) => Event::Undecodable(undecodable),
             Decoded::Skipped(skipped) => Event::Skipped(skipped),
-            Decoded::Elsewhere(resource_version) => {
-                Event::Bookmark { resource_version, initial_events_end: false }
-            }
         })
     }
 
@@ -104,22 +97,12 @@ impl<K: Cached> Decoder<K> {
             Ok(object) if object.name().is_empty() => Ok(Decoded::Skipped(Skipped::NoMetadata)),
             Ok(object) => {
                 self.sizes.add::<K>(kept);
-                Ok(self.in_shard(object))
+                Ok(Decoded::Object(object))
             }
-            Err(error) => Ok(match isolate(self.shard.as_ref(), text, &error)? {
+            Err(error) => Ok(match isolate(text, &error)? {
                 Isolated::Undecodable(undecodable) => Decoded::Undecodable(undecodable),
                 Isolated::Skipped => Decoded::Skipped(Skipped::NoMetadata),
-                Isolated::Elsewhere(version) => Decoded::Elsewhere(version),
             }),
-        }
-    }
-
-    fn in_shard(&self, object: K) -> Decoded<K> {
-        match &self.shard {
-            Some(shard) if !shard.contains(object.uid(), object.namespace()) => {
-                Decoded::Elsewhere(object.resource_version())
-            }
-            _ => Decoded::Object(object),
         }
     }
 
@@ -137,16 +120,10 @@ enum Isolated {
     Undecodable(Undecodable),
     /// It has no metadata.
     Skipped,
-    /// It is outside the shard.
-    Elsewhere(ResourceVersion),
 }
 
 /// Distinguishes a bad object from a bad stream; called for objects that did not decode.
-fn isolate(
-    shard: Option<&Shard>,
-    text: &str,
-    error: &serde_json::Error,
-) -> Result<Isolated, Error> {
+fn isolate(text: &str, error: &serde_json::Error) -> Result<Isolated, Error> {
     let Ok(Bare { metadata: Some(metadata) }) = serde_json::from_str::<Bare>(text) else {
         // JSON without metadata is skipped; other text is not an object.
         return match serde_json::from_str::<Bare>(text) {
@@ -157,11 +134,7 @@ fn isolate(
     let Some(name) = metadata.name.filter(|name| !name.is_empty()) else {
         return Ok(Isolated::Skipped);
     };
-    let uid = metadata.uid.unwrap_or_default();
     let resource_version = metadata.resource_version.unwrap_or_else(|| "".into());
-    if shard.is_some_and(|shard| !shard.contains(&uid, metadata.namespace.as_deref())) {
-        return Ok(Isolated::Elsewhere(resource_version));
-    }
     Ok(Isolated::Undecodable(Undecodable {
         key: Key::new(metadata.namespace.as_deref(), &name),
         resource_version,
@@ -223,8 +196,6 @@ struct BareMeta {
     #[serde(default)]
     namespace: Option<String>,
     #[serde(default)]
-    uid: Option<String>,
-    #[serde(default)]
     resource_version: Option<ResourceVersion>,
     #[serde(default)]
     annotations: Option<BareAnnotations>,
@@ -254,14 +225,12 @@ fn bookmark<K>(object: &str) -> Result<Event<K>, Error> {
 mod tests {
     use super::*;
     use crate::packed::Packed;
-    use crate::query::ShardBy;
     use k8s_openapi::api::core::v1::Pod;
     use proptest::prelude::*;
 
     fn decoder<K>() -> Decoder<K> {
         Decoder {
             strip: Strip { managed_fields: true, ..Strip::default() },
-            shard: None,
             kind: "Pod".into(),
             api_version: "v1".into(),
             sizes: Arc::default(),
@@ -373,21 +342,6 @@ mod tests {
         assert!(
             matches!(event(r#"{"type":"ERROR","object":3}"#), Ok(Event::Error(error)) if error.code == 0)
         );
-    }
-
-    /// C1.20
-    #[test]
-    fn objects_outside_the_shard_only_move_the_version() {
-        let mut decoder = decoder::<Pod>();
-        decoder.shard = Some(Shard::new(ShardBy::Uid, 0..0));
-        let frame = format!(r#"{{"type":"ADDED","object":{POD}}}"#);
-        let event = decoder.event(frame.as_bytes(), &mut String::new());
-        assert!(matches!(
-            event,
-            Ok(Event::Bookmark { resource_version, initial_events_end: false }) if resource_version == "5".into()
-        ));
-        let item = decoder.item(POD.as_bytes(), &mut String::new());
-        assert!(matches!(item, Ok(Decoded::Elsewhere(_))));
     }
 
     proptest! {

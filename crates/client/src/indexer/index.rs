@@ -16,14 +16,13 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 
-use crate::error::Error;
 use crate::key::Key;
 use crate::object::Cached;
 
 use super::{Store, StoreState};
 
-/// An index function: returns the values of an object, or an error.
-pub(crate) type Values<K, V> = dyn Fn(&K) -> Result<Vec<V>, String> + Send + Sync;
+/// An index function: returns the values of an object.
+pub(crate) type Values<K, V> = dyn Fn(&K) -> Vec<V> + Send + Sync;
 
 /// The states of an object before and after a change.
 pub(crate) struct IndexChange<'a, K> {
@@ -113,10 +112,10 @@ where
         ValueIndex { name: name.into(), values, buckets: imbl::HashMap::new() }
     }
 
-    /// The values of an object, each once; an error if the function fails or panics.
+    /// The values of an object, each once; an error if the function panics.
     fn values_of(&self, object: &K) -> Result<Vec<V>, String> {
         let answer = catch_unwind(AssertUnwindSafe(|| (self.values)(object)));
-        let mut values = answer.unwrap_or_else(|panic| Err(panic_text(&*panic)))?;
+        let mut values = answer.map_err(|panic| panic_text(&*panic))?;
         let mut seen = std::collections::HashSet::with_capacity(values.len());
         values.retain(|value| seen.insert(value.clone()));
         Ok(values)
@@ -315,21 +314,6 @@ where
 fn objects_of<K>(state: &StoreState<K>, bucket: Option<&Bucket>) -> Vec<Arc<K>> {
     let keys = bucket.into_iter().flat_map(Bucket::iter);
     keys.filter_map(|key| state.objects.get(key).cloned()).collect()
-}
-
-pub(crate) fn by_name<K, V>(
-    state: &StoreState<K>,
-    name: &str,
-    value: &V,
-) -> Result<Vec<Arc<K>>, Error>
-where
-    K: Cached,
-    V: Hash + Eq + Clone + Send + Sync + 'static,
-{
-    let unknown = || Error::UnknownIndex(name.to_owned());
-    let index = state.indexes.iter().find(|index| index.name() == name).ok_or_else(unknown)?;
-    let index: &ValueIndex<K, V> = index.as_any().downcast_ref().ok_or_else(unknown)?;
-    Ok(objects_of(state, index.buckets.get(value)))
 }
 
 impl<K: Cached, V> Clone for Index<K, V> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::change::{Change, Gone};
+use crate::change::Change;
 use crate::indexer::StoreState;
 use crate::key::Key;
 use crate::object::Cached;
@@ -350,34 +350,12 @@ fn same_object<K: Cached>(deleted: &Change<K>, object: &Arc<K>) -> Option<Arc<K>
     (!last.uid().is_empty() && last.uid() == object.uid()).then(|| Arc::clone(last))
 }
 
-/// The change that a subscriber with a filter receives.
-pub(crate) fn filtered<K: Cached>(
-    change: Change<K>,
-    matches: &mut dyn FnMut(&K) -> bool,
-) -> Option<Change<K>> {
-    match change {
-        Change::Added { object, initial } => {
-            matches(&object).then_some(Change::Added { object, initial })
-        }
-        Change::Updated { old, new } => match (matches(&old), matches(&new)) {
-            (true, true) => Some(Change::Updated { old, new }),
-            (false, true) => Some(Change::Added { object: new, initial: false }),
-            (true, false) => Some(Change::Deleted(Gone::seen(old.key(), old))),
-            (false, false) => None,
-        },
-        Change::Deleted(gone) => {
-            let matched = gone.last().is_none_or(|last| matches(last));
-            matched.then_some(Change::Deleted(gone))
-        }
-        Change::Synced => Some(Change::Synced),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
 
     use super::*;
+    use crate::change::Gone;
     use crate::object::fixture::object;
 
     type Map = ConfigMap;
@@ -552,23 +530,5 @@ mod tests {
         assert!(delivered.contains(&"Initial(o007@2)".to_owned()));
         assert!(!delivered.iter().any(|text| text.starts_with("Initial(o250")));
         assert_eq!(delivered[298..], ["Synced", "Updated(o000@2 from 1)", "Added(o250@4)"]);
-    }
-
-    /// C13.20
-    #[test]
-    fn a_filter_turns_updates_that_enter_or_leave_into_adds_and_deletes() {
-        let mut odd = |map: &Map| map.resource_version().text().parse::<u32>().unwrap() % 2 == 1;
-        let mut check = |change: Change<Map>, expected: Option<&str>| {
-            let seen = filtered(change, &mut odd).map(|change| format!("{change:?}"));
-            assert_eq!(seen.as_deref(), expected);
-        };
-        check(updated("1", "3"), Some("Updated(a@3 from 1)"));
-        check(updated("2", "3"), Some("Added(a@3)"));
-        check(updated("3", "4"), Some("Gone(a, observed: true)"));
-        check(updated("2", "4"), None);
-        check(initial("1"), Some("Initial(a@1)"));
-        check(added("2"), None);
-        check(deleted("3"), Some("Gone(a, observed: true)"));
-        check(deleted("4"), None);
     }
 }

@@ -1,5 +1,5 @@
-//! Subscribes to the changes of an informer: as a stream or with a callback, with or without a
-//! filter.
+//! Subscribes to the changes of an informer: as a stream or with a callback, alone or
+//! shared.
 //!
 //! River: store → **subscribing** → subscriber.
 //! Promise: a new subscriber receives all current objects and then every change, without gaps or
@@ -16,7 +16,7 @@ use crate::object::Cached;
 
 use super::shared::RunPhase;
 use super::subscriber::{self, Callback, Subscriber};
-use super::{Handler, Informer, Subscribe, Subscription, buffer};
+use super::{Handler, Informer, Subscribe, Subscription};
 
 impl<K: Cached> Informer<K> {
     /// A stream of changes: first an add for each current object, then every change, without gaps
@@ -57,24 +57,6 @@ impl<K: Cached> Informer<K> {
         self.handle(options, subscriber::asynchronous(handler))
     }
 
-    /// As [`Informer::for_each`], for objects that `matches`. An object that starts to match is
-    /// added, one that stops matching is deleted.
-    ///
-    /// # Errors
-    /// [`Error::Stopped`] on a stopped informer.
-    pub fn for_each_filtered(
-        &self,
-        options: Subscribe,
-        mut matches: impl FnMut(&K) -> bool + Send + 'static,
-        mut handler: impl FnMut(Change<K>) + Send + 'static,
-    ) -> Result<Handler<K>, Error> {
-        self.for_each(options, move |change| {
-            if let Some(change) = buffer::filtered(change, &mut matches) {
-                handler(change);
-            }
-        })
-    }
-
     fn handle(&self, options: Subscribe, callback: Callback<K>) -> Result<Handler<K>, Error> {
         let subscriber = self.join(options)?;
         self.shared.add_handler((Arc::clone(&subscriber), callback));
@@ -99,17 +81,5 @@ impl<K: Cached> Informer<K> {
         core.subscribers.retain(|known| !known.is_gone());
         core.subscribers.push(Arc::clone(&subscriber));
         Ok(subscriber)
-    }
-
-    /// Removes a handler; has no effect the second time.
-    ///
-    /// # Errors
-    /// [`Error::ForeignSubscription`] if it belongs to another informer.
-    pub async fn unsubscribe(&self, handler: &Handler<K>) -> Result<(), Error> {
-        if !Arc::ptr_eq(&handler.informer().shared, &self.shared) {
-            return Err(Error::ForeignSubscription(handler.subscriber().options.name.clone()));
-        }
-        handler.unsubscribe().await;
-        Ok(())
     }
 }

@@ -61,8 +61,8 @@ pub(crate) trait LaneHost: Send + Sync {
     fn established(&self, scope: &LaneScope);
     /// A lane's cycle failed.
     fn failed(&self, scope: &LaneScope, error: &list_watch::Error);
-    /// Calls the error handler without changing the health.
-    fn report_only(&self, error: &list_watch::Error);
+    /// Calls the error handler; the health stays as it is.
+    fn report(&self, error: &list_watch::Error);
 }
 
 /// Returns the length of a queue.
@@ -194,14 +194,18 @@ impl<K: Cached> LaneHost for InformerInner<K> {
             lane.health = lane.health.failed(error.class(), &reason, lane.synced, Instant::now());
         }
         self.publish_health(&core);
-        let handler = core.on_error.clone();
         drop(core);
-        self.report(handler, error);
+        self.report(error);
     }
 
-    fn report_only(&self, error: &list_watch::Error) {
-        let handler = self.core().on_error.clone();
-        self.report(handler, error);
+    fn report(&self, error: &list_watch::Error) {
+        if let Some(handler) = &self.options.on_watch_error {
+            // A panic of the user's handler must not stop the informer.
+            let told = std::panic::AssertUnwindSafe(|| handler(&self.options.name, error));
+            if std::panic::catch_unwind(told).is_err() {
+                tracing::error!(informer = self.options.name, "the error handler panicked");
+            }
+        }
     }
 }
 

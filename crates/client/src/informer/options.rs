@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use crate::backoff::Delays;
+use crate::http;
 use crate::list_watch;
 use crate::metrics::Metrics;
 use crate::object::ResourceType;
@@ -26,7 +27,7 @@ pub enum InitialRead {
 }
 
 /// A function that is called for each failure with the informer's name and the error.
-pub type ErrorHandler = Arc<dyn Fn(&str, &list_watch::Error) + Send + Sync>;
+type ErrorHandler = Arc<dyn Fn(&str, &list_watch::Error) + Send + Sync>;
 
 /// The options of an informer. The defaults suit most programs.
 #[derive(Clone)]
@@ -51,6 +52,10 @@ pub struct Options {
     pub not_served: NotServed,
     /// The delays of the reflector after failures.
     pub delays: Delays,
+    /// Whether to start with a watch-list, if the server supports it.
+    pub watch_list: bool,
+    /// The maximum length of a frame or item; a longer one ends the stream with an error.
+    pub max_frame: usize,
     /// How long subscribers may handle pending changes at stop.
     pub drain: Option<Duration>,
     /// The metrics to count in.
@@ -77,6 +82,8 @@ impl Options {
             internal_error_retry: None,
             not_served: NotServed::default(),
             delays: Delays::default(),
+            watch_list: true,
+            max_frame: http::MAX_FRAME,
             drain: None,
             metrics: None,
             on_watch_error: None,

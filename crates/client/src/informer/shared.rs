@@ -15,7 +15,7 @@ use crate::indexer::Store;
 use crate::indexer::index::IndexFailure;
 use crate::indexer::writer::{ApplyOutcome, LaneScope, Writer};
 use crate::key::Key;
-use crate::list_watch::{self, ListWatch};
+use crate::list_watch::ListWatch;
 use crate::object::Cached;
 use crate::observe::{InformerObserver, StoreReadings};
 use crate::random::Random;
@@ -23,7 +23,7 @@ use crate::version::ResourceVersion;
 
 use super::lanes::LenReader;
 use super::subscriber::{Callback, Subscriber};
-use super::{ErrorHandler, Health, Options};
+use super::{Health, Options};
 
 /// The sources of the objects: one for all, or one per namespace.
 pub(crate) type Sources<K> = Vec<(LaneScope, Arc<dyn ListWatch<Object = K>>)>;
@@ -69,7 +69,6 @@ pub(super) struct Core<K> {
     pub(super) subscribers: Vec<Arc<Subscriber<K>>>,
     pub(super) phase: RunPhase,
     pub(super) lanes: BTreeMap<LaneScope, Lane>,
-    pub(super) on_error: Option<ErrorHandler>,
     pub(super) resync: Duration,
     /// How often resyncs are checked; set at the start.
     pub(super) check_period: Option<Duration>,
@@ -105,7 +104,6 @@ impl<K: Cached> InformerInner<K> {
             subscribers: Vec::new(),
             phase: RunPhase::New,
             lanes: BTreeMap::new(),
-            on_error: options.on_watch_error.clone(),
             resync: options.resync,
             check_period: None,
             synced: false,
@@ -138,7 +136,7 @@ impl<K: Cached> InformerInner<K> {
         };
         observer.watch_store(StoreReadings {
             queued: reading(|shared| shared.queued() as f64),
-            objects: reading(|shared| shared.store.len() as f64),
+            objects: reading(|shared| shared.store.snapshot().len() as f64),
             bytes: reading(|shared| shared.approx_bytes() as f64),
         });
     }
@@ -189,16 +187,6 @@ impl<K: Cached> InformerInner<K> {
             tracing::error!(informer = self.options.name, index, %key, why, "the index function failed; the object is missing from the index");
             if let Some(observer) = &self.observer {
                 observer.index_failures.inc();
-            }
-        }
-    }
-
-    pub(super) fn report(&self, handler: Option<ErrorHandler>, error: &list_watch::Error) {
-        if let Some(handler) = handler {
-            // A panic of the user's handler must not stop the informer.
-            let told = std::panic::AssertUnwindSafe(|| handler(&self.options.name, error));
-            if std::panic::catch_unwind(told).is_err() {
-                tracing::error!(informer = self.options.name, "the error handler panicked");
             }
         }
     }

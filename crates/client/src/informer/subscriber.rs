@@ -29,7 +29,7 @@ use crate::object::Cached;
 use crate::observe::{BacklogReadings, Reading, SubscriberObserver};
 
 use super::Informer;
-use super::buffer::{Buffer, PendingChange, PendingChanges, filtered};
+use super::buffer::{Buffer, PendingChange, PendingChanges};
 
 /// The options of a subscriber; see [`Informer::subscribe`](super::Informer::subscribe).
 #[derive(Clone, Debug)]
@@ -39,7 +39,6 @@ pub struct Subscribe {
     pub(crate) resync: Option<Duration>,
     pub(crate) split_recreate: bool,
     pub(crate) suppress_unchanged: bool,
-    pub(crate) abort_on_panic: bool,
 }
 
 impl Subscribe {
@@ -51,7 +50,6 @@ impl Subscribe {
             resync: None,
             split_recreate: false,
             suppress_unchanged: false,
-            abort_on_panic: false,
         }
     }
 
@@ -83,18 +81,11 @@ impl Subscribe {
         self.suppress_unchanged = yes;
         self
     }
-
-    /// Whether to abort the process if the callback panics.
-    #[must_use]
-    pub fn abort_on_panic(mut self, yes: bool) -> Subscribe {
-        self.abort_on_panic = yes;
-        self
-    }
 }
 
 /// Why a subscription has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndReason {
+enum EndReason {
     /// It was unsubscribed.
     Unsubscribed,
     /// The informer stopped.
@@ -322,24 +313,13 @@ fn reading<K: Cached>(
 /// decides what happens to its changes.
 pub struct Subscription<K: Cached> {
     subscriber: Arc<Subscriber<K>>,
-    filter: Option<Filter<K>>,
     /// Keeps the informer running while the subscription exists.
     _informer: Informer<K>,
 }
 
-type Filter<K> = Box<dyn FnMut(&K) -> bool + Send>;
-
 impl<K: Cached> Subscription<K> {
     pub(crate) fn new(subscriber: Arc<Subscriber<K>>, informer: Informer<K>) -> Subscription<K> {
-        Subscription { subscriber, filter: None, _informer: informer }
-    }
-
-    /// Delivers only objects that `matches`. An object that starts to match is added, one that
-    /// stops matching is deleted.
-    #[must_use]
-    pub fn filtered(mut self, matches: impl FnMut(&K) -> bool + Send + 'static) -> Self {
-        self.filter = Some(Box::new(matches));
-        self
+        Subscription { subscriber, _informer: informer }
     }
 
     /// The next change; `None` when the subscription has ended. Cancel-safe.
@@ -347,13 +327,7 @@ impl<K: Cached> Subscription<K> {
         poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// Waits until all initial objects were delivered and handled. Cancel-safe. Another task must
-    /// poll the stream meanwhile, unless it has already returned `Synced`.
-    pub async fn synced(&self) {
-        self.subscriber.synced.subscribe().wait_for(|synced| *synced).await.ok();
-    }
-
-    /// Whether [`Subscription::synced`] would return at once.
+    /// Whether all initial objects were delivered and handled.
     pub fn has_synced(&self) -> bool {
         *self.subscriber.synced.borrow()
     }
@@ -363,26 +337,14 @@ impl<K: Cached> Subscription<K> {
         self.subscriber.observer.is_some()
     }
 
-    /// Why the stream ended, once it has.
-    pub fn end_reason(&self) -> Option<EndReason> {
-        self.subscriber.end_reason()
-    }
-
     fn poll(&mut self, cx: &Context<'_>) -> Poll<Option<Change<K>>> {
-        loop {
-            let Poll::Ready(entry) = self.subscriber.poll_next(cx, false) else {
-                return Poll::Pending;
-            };
-            let Some(entry) = entry else { return Poll::Ready(None) };
-            self.subscriber.handled(&entry, Instant::now());
-            let change = match &mut self.filter {
-                Some(matches) => filtered(entry.change, matches),
-                None => Some(entry.change),
-            };
-            if change.is_some() {
-                return Poll::Ready(change);
-            }
+        let Poll::Ready(entry) = self.subscriber.poll_next(cx, false) else {
+            return Poll::Pending;
+        };
+        if let Some(entry) = &entry {
+            self.subscriber.handled(entry, Instant::now());
         }
+        Poll::Ready(entry.map(|entry| entry.change))
     }
 }
 
@@ -426,10 +388,6 @@ impl<K: Cached> Handler<K> {
         &self.informer
     }
 
-    pub(crate) fn subscriber(&self) -> &Arc<Subscriber<K>> {
-        &self.subscriber
-    }
-
     /// Waits until the callback has returned for all initial objects. Cancel-safe.
     ///
     /// # Errors
@@ -455,16 +413,6 @@ impl<K: Cached> Handler<K> {
     /// Whether the callback has returned for all initial objects.
     pub fn has_synced(&self) -> bool {
         *self.subscriber.synced.borrow()
-    }
-
-    /// Why it ended, once it has.
-    pub fn end_reason(&self) -> Option<EndReason> {
-        self.subscriber.end_reason()
-    }
-
-    /// The number of pending changes.
-    pub fn backlog(&self) -> usize {
-        self.subscriber.backlog()
     }
 
     /// Unsubscribes and waits for a running callback: none runs after this returns. It has no
@@ -581,9 +529,6 @@ fn report_panic<K: Cached>(subscriber: &Subscriber<K>, entry: &PendingChange<K>,
     tracing::error!(handler = name, key = %entry.key, panic, "a handler panicked; continuing with the next change");
     if let Some(observer) = &subscriber.observer {
         observer.panics.inc();
-    }
-    if subscriber.options.abort_on_panic {
-        std::process::abort();
     }
 }
 

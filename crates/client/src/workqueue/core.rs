@@ -255,10 +255,6 @@ impl<T> Core<T> {
         self.delayed.first_key_value().map(|((due, _), _)| *due)
     }
 
-    pub(super) fn is_shutting_down(&self) -> bool {
-        self.phase != Phase::Open
-    }
-
     /// The number of items that are ready or being processed.
     pub(super) fn unfinished(&self) -> usize {
         self.order.len() + self.running.len()
@@ -272,14 +268,12 @@ impl<T> Core<T> {
         self.order.len_at(priority)
     }
 
-    pub(super) fn ready_items(&self) -> impl Iterator<Item = &T> {
-        self.order.iter()
-    }
-
+    #[cfg(test)]
     pub(super) fn delayed_len(&self) -> usize {
         self.delayed.len()
     }
 
+    #[cfg(test)]
     pub(super) fn processing(&self) -> usize {
         self.running.len()
     }

@@ -50,11 +50,8 @@ pub enum Limiter<T> {
     /// The longest delay of several limiters.
     MaxOf(Vec<Limiter<T>>),
     /// A function of the item and the number of earlier failures.
-    Custom(Box<CustomDelay<T>>),
+    Custom(Box<dyn Fn(&T, u32) -> Duration + Send + Sync>),
 }
-
-/// A function that returns a delay; see [`Limiter::Custom`].
-pub type CustomDelay<T> = dyn Fn(&T, u32) -> Duration + Send + Sync;
 
 const BASE: Duration = Duration::from_millis(5);
 const MAX: Duration = Duration::from_secs(1000);
@@ -65,12 +62,6 @@ impl<T> Limiter<T> {
     /// Per item from 5 ms to 1000 s; the limiter of controllers.
     pub fn per_item() -> Limiter<T> {
         Limiter::Exponential { base: BASE, max: MAX }
-    }
-
-    /// This limiter, but never longer than `max`.
-    #[must_use]
-    pub fn capped(self, max: Duration) -> Limiter<T> {
-        Limiter::Capped { inner: Box::new(self), max }
     }
 
     fn longest(&self) -> Duration {

@@ -45,11 +45,6 @@ impl<T> Order<T> {
         self.items.range(level).count()
     }
 
-    /// Ready items, highest priority first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.items.values().map(|ready| &ready.item)
-    }
-
     /// Adds an item; `place` must increase with every push.
     pub(super) fn push(&mut self, place: u64, priority: i32, since: Instant, item: T) {
         self.items.insert((Reverse(priority), place), ReadyItem { since, item });

@@ -5,17 +5,12 @@ use std::time::Duration;
 
 use headwater_client::factory::InformerDefaults;
 use headwater_client::informer::{Health, Informer};
-use headwater_client::list_watch::ListWatch;
-use headwater_client::metrics::Metrics;
-use headwater_client::object::ResourceType;
-use headwater_client::query::At;
-use headwater_client::script::Script;
-use headwater_client::transform::Transform;
-use headwater_client::{Cached, Error, Factory, Packed};
+use headwater_client::script::{At, ListWatch, Script};
+use headwater_client::{Cached, Error, Factory, Metrics, Packed, ResourceType, Transform};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::Client;
 use kube::api::{Api as KubeApi, DeleteParams, PostParams};
-use kube::core::{DynamicObject, PartialObjectMeta};
+use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -59,12 +54,11 @@ impl Run {
 async fn equal_options_share_an_informer_and_different_options_do_not() {
     let factory = Factory::new(nobody());
     let same = |a: &Informer<ConfigMap>, b: &Informer<ConfigMap>| {
-        std::ptr::eq(a.store() as *const _, b.store() as *const _)
+        a.name() == b.name() // names are unique in a factory
     };
     let plain = || factory.informer::<ConfigMap>();
     let first = plain().open().unwrap();
     assert!(same(&first, &plain().open().unwrap()));
-    assert!(same(&first, &plain().drop_managed_fields().open().unwrap()), "that is the default");
     let edit = Transform::edit(|map: &mut ConfigMap| map.data = None);
     let other_edit = Transform::edit(|map: &mut ConfigMap| map.data = None);
     let others = [
@@ -75,8 +69,8 @@ async fn equal_options_share_an_informer_and_different_options_do_not() {
         plain().namespaces(["a", "b"]).open().unwrap(),
         plain().keep_managed_fields().open().unwrap(),
         plain().drop_last_applied().open().unwrap(),
-        plain().page_size(7).open().unwrap(),
-        plain().without_watch_list().open().unwrap(),
+        plain().configure(|options| options.page_size = Some(7)).open().unwrap(),
+        plain().configure(|options| options.watch_list = false).open().unwrap(),
         plain().transform(&edit).open().unwrap(),
         plain().transform(&other_edit).open().unwrap(),
     ];
@@ -106,16 +100,13 @@ async fn informers_start_with_the_factory_or_by_themselves_later() {
     early_script.expect_list().answers([map("a", "1")], "1");
     early_script.expect_watch();
     run.factory.synced(60 * SECOND).await.unwrap();
-    assert_eq!(early.store().len(), 1);
+    assert_eq!(early.snapshot().len(), 1);
     let late = run.factory.informer_from(resource(), late).named("late").open().unwrap();
     late_script.expect_list().answers([], "1");
     late_script.expect_watch();
     late.synced().await.unwrap();
-    let state = run.factory.sync_state();
-    assert_eq!(
-        state.into_iter().collect::<Vec<_>>(),
-        [("configmaps".into(), true), ("late".into(), true)]
-    );
+    let health: Vec<_> = run.factory.health().into_iter().collect();
+    assert_eq!(health, [("configmaps".into(), Health::Synced), ("late".into(), Health::Synced)]);
 }
 
 /// C17.5, C13.8
@@ -156,7 +147,7 @@ async fn a_stopped_factory_starts_nothing_and_leaves_nothing() {
     run.stopped().await.unwrap();
     assert_eq!((tasks(), script.open_streams()), (before, 0));
     assert_eq!(informer.health(), Health::Stopped);
-    assert_eq!(informer.store().len(), 1, "what was known can still be read");
+    assert_eq!(informer.snapshot().len(), 1, "what was known can still be read");
     let late = run.factory.informer::<ConfigMap>().open();
     assert!(matches!(late, Err(Error::Stopped(_))));
     assert!(matches!(run.factory.run(CancellationToken::new()).await, Err(Error::Stopped(_))));
@@ -214,7 +205,7 @@ async fn an_informer_without_handles_ends_after_a_while_and_a_new_one_starts_emp
     script.expect_list().answers([map("b", "2")], "2");
     script.expect_watch();
     fresh.synced().await.unwrap();
-    assert_eq!(fresh.store().keys()[0].as_str(), "b");
+    assert_eq!(fresh.snapshot().keys()[0].as_str(), "b");
 }
 
 /// C17.14
@@ -223,7 +214,9 @@ async fn two_factories_share_nothing() {
     let (one, two) = (Factory::new(nobody()), Factory::new(nobody()));
     let (a, b) =
         (one.informer::<ConfigMap>().open().unwrap(), two.informer::<ConfigMap>().open().unwrap());
-    assert!(!std::ptr::eq(a.store() as *const _, b.store() as *const _));
+    for informer in [&a, &b] {
+        informer.index("one", |_: &ConfigMap| Some(1)).unwrap(); // a second one would be refused
+    }
     assert_eq!((a.name(), b.name()), ("configmaps", "configmaps"));
 }
 
@@ -242,16 +235,13 @@ async fn a_lister_for_a_type_without_informer_is_an_error_and_starts_none() {
 /// C17.12
 #[tokio::test(start_paused = true)]
 async fn defaults_of_the_factory_apply_unless_overridden() {
-    let defaults = InformerDefaults {
-        page_size: Some(7),
-        edit_metadata: Some(Arc::new(|metadata| metadata.annotations = None)),
-        ..InformerDefaults::default()
-    };
+    let defaults = InformerDefaults { page_size: Some(7), ..InformerDefaults::default() };
     let run = Run::start(Factory::with_defaults(nobody(), defaults));
     let (script, source) = scripted();
     let _default = run.factory.informer_from(resource(), source).open().unwrap();
     let (other_script, other) = scripted();
-    let _other = run.factory.informer_from(resource(), other).page_size(9).open().unwrap();
+    let opening = run.factory.informer_from(resource(), other);
+    let _other = opening.configure(|options| options.page_size = Some(9)).open().unwrap();
     script.expect_list().at(At::Any).limit(Some(7)).answers([], "1");
     other_script.expect_list().at(At::Any).limit(Some(9)).answers([], "1");
     script.expect_watch();
@@ -297,46 +287,41 @@ async fn a_set_of_namespaces_is_one_informer_that_can_grow_and_shrink() {
         ["a/one", "b/one"]
     );
     let made = create(&api.client, "b", "two").await;
-    let store = maps.store();
     // Namespace a has no changes for a minute; changes in b arrive at once.
-    store.wait_for_rv_in(Some("b"), &made.resource_version(), PATIENCE).await.unwrap();
-    assert_eq!(maps.store().len(), 3);
+    maps.wait_for(&made.key(), |map| map.is_some(), PATIENCE).await.unwrap();
+    assert_eq!(maps.snapshot().len(), 3);
 }
 
-/// C17.10, C17.11
+/// C17.10
 #[tokio::test]
 async fn typed_dynamic_packed_and_metadata_informers_coexist() {
     let api = Api::start().await;
     namespace(&api.client, "a").await;
     let made = create(&api.client, "a", "one").await;
     let run = Run::start(Factory::new(api.client.clone()));
-    let resolved = run.factory.resolve("configmaps").await.unwrap();
-    assert!(resolved.namespaced);
-    assert_eq!(resolved.resource.kind, "ConfigMap");
-    assert!(run.factory.resolve("widgets.example.com").await.is_err());
-    assert_eq!(run.factory.resolve("deployments.apps").await.unwrap().resource.version, "v1");
-
     let typed = run.factory.informer::<ConfigMap>().open().unwrap();
-    let dynamic: Informer<DynamicObject> = run.factory.dynamic(&resolved.resource).open().unwrap();
+    let dynamic: Informer<DynamicObject> =
+        run.factory.dynamic(&ApiResource::erase::<ConfigMap>(&())).open().unwrap();
     let packed: Informer<Packed<ConfigMap>> =
         run.factory.informer::<ConfigMap>().packed().open().unwrap();
     let metadata: Informer<PartialObjectMeta<ConfigMap>> =
         run.factory.informer::<ConfigMap>().metadata_only().open().unwrap();
     run.factory.synced(PATIENCE).await.unwrap();
     let key = made.key();
-    let typed = typed.store().get(&key).unwrap();
+    let typed = typed.snapshot().get(&key).cloned().unwrap();
     assert_eq!(typed.data, made.data);
-    assert_eq!(packed.store().get(&key).unwrap().unpack().unwrap(), *typed);
-    assert_eq!(dynamic.store().get(&key).unwrap().data["data"]["k"], "one");
-    let metadata = metadata.store().get(&key).unwrap();
+    assert_eq!(packed.snapshot().get(&key).cloned().unwrap().unpack().unwrap(), *typed);
+    assert_eq!(dynamic.snapshot().get(&key).cloned().unwrap().data["data"]["k"], "one");
+    let metadata = metadata.snapshot().get(&key).cloned().unwrap();
     assert_eq!(metadata.uid(), typed.uid());
     assert!(typed.metadata.managed_fields.is_none(), "left out by default");
     let kept = run.factory.informer::<ConfigMap>().keep_managed_fields().open().unwrap();
     kept.synced().await.unwrap();
-    assert!(kept.store().get(&key).unwrap().metadata.managed_fields.is_some());
+    assert!(kept.snapshot().get(&key).cloned().unwrap().metadata.managed_fields.is_some());
     let slim = run.factory.informer::<ConfigMap>().drop_last_applied().open().unwrap();
     slim.synced().await.unwrap();
-    let annotations = slim.store().get(&key).unwrap().metadata.annotations.clone().unwrap();
+    let annotations =
+        slim.snapshot().get(&key).cloned().unwrap().metadata.annotations.clone().unwrap();
     assert_eq!(annotations.keys().collect::<Vec<_>>(), ["keep"]);
 }
 
@@ -356,7 +341,7 @@ async fn a_factory_counts_requests_and_bytes() {
     maps.synced().await.unwrap();
     assert_eq!(metrics.value("rest_client_requests_total{method=\"GET\",code=\"200\"}"), Some(1.0));
     assert!(metrics.value("informer_received_bytes_total{name=\"configmaps\"}").unwrap() > 100.0);
-    assert!(run.factory.debug_dump()[0]["objects"].as_u64().unwrap() >= 1);
+    assert!(maps.debug_dump()["objects"].as_u64().unwrap() >= 1);
 }
 
 /// A saved state is resumed without listing again.
@@ -368,8 +353,9 @@ async fn a_saved_state_is_resumed_without_a_list() {
     let mut run = Run::start(Factory::new(api.client.clone()));
     let maps = run.factory.informer::<ConfigMap>().packed().open().unwrap();
     maps.synced().await.unwrap();
-    let saved: Vec<String> = maps.store().list().iter().map(|map| map.text().to_owned()).collect();
-    let version = maps.store().resource_version().unwrap();
+    let saved: Vec<String> =
+        maps.snapshot().list().iter().map(|map| map.text().to_owned()).collect();
+    let version = maps.snapshot().resource_version().cloned().unwrap();
     run.stopped().await.unwrap();
     let two = create(&api.client, "a", "two").await;
     let deletes: KubeApi<ConfigMap> = KubeApi::namespaced(api.client.clone(), "a");

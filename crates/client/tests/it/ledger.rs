@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use headwater_client::Cached;
-use headwater_client::change::Change;
 use headwater_client::informer::{Buffer, Handler, Informer, Subscribe};
+use headwater_client::{Cached, Change};
 use k8s_openapi::api::core::v1::ConfigMap;
 use tokio::sync::watch;
 

@@ -16,7 +16,6 @@ mod controller;
 mod leader;
 mod recorder;
 mod manager;
-mod wait;
 mod reflector;
 mod store;
 mod informer;

@@ -5,11 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use headwater_client::informer::{Health, InitialRead, NotServed, Subscribe};
-use headwater_client::list_watch::{Error, Event, Page, Skipped, Undecodable};
-use headwater_client::metrics::Metrics;
-use headwater_client::query::At;
-use headwater_client::script::{Query, Script};
-use headwater_client::{Key, ResourceVersion};
+use headwater_client::script::{At, Error, Event, Page, Query, Script, Skipped, Undecodable};
+use headwater_client::{Key, Metrics, ResourceVersion};
 use k8s_openapi::api::core::v1::ConfigMap;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, advance, sleep};
@@ -31,7 +28,7 @@ async fn the_pages_of_a_list_are_one_replacement_at_the_first_pages_version() {
     script.expect_watch().at(At::AtLeast("10".into()));
     quiet().await;
     assert_eq!(running.keys(), ["a", "b", "c"]);
-    assert_eq!(running.informer.store().resource_version(), Some("10".into()));
+    assert_eq!(running.informer.snapshot().resource_version().cloned(), Some("10".into()));
     assert_eq!(running.informer.last_rv(), Some("10".into()));
     assert_eq!(journal.take(), ["Initial(a@1)", "Initial(b@2)", "Initial(c@3)"]);
 }
@@ -256,21 +253,25 @@ async fn events_reach_handlers_in_the_order_of_the_wire() {
 #[tokio::test(start_paused = true)]
 async fn a_bookmark_moves_the_stores_version_and_reaches_no_handler() {
     let (script, running) = listing(options("o"));
-    assert_eq!(running.informer.store().resource_version(), None, "before the first state");
+    assert_eq!(
+        running.informer.snapshot().resource_version().cloned(),
+        None,
+        "before the first state"
+    );
     let (journal, _handler) = Journal::of(&running.informer);
     script.expect_list().answers([], "1");
     let watch = script.expect_watch();
     quiet().await;
-    assert_eq!(running.informer.store().resource_version(), Some("1".into()));
+    assert_eq!(running.informer.snapshot().resource_version().cloned(), Some("1".into()));
     watch.bookmark("5");
     quiet().await;
-    assert_eq!(running.informer.store().resource_version(), Some("5".into()));
+    assert_eq!(running.informer.snapshot().resource_version().cloned(), Some("5".into()));
     watch.added(map("a", "6"));
     quiet().await;
-    assert_eq!(running.informer.store().resource_version(), Some("6".into()));
+    assert_eq!(running.informer.snapshot().resource_version().cloned(), Some("6".into()));
     watch.deleted(map("a", "7"));
     quiet().await;
-    assert_eq!(running.informer.store().resource_version(), Some("7".into()));
+    assert_eq!(running.informer.snapshot().resource_version().cloned(), Some("7".into()));
     assert_eq!(journal.take(), ["Added(a@6)", "Gone(a, observed: true)"]);
 }
 
@@ -324,10 +325,10 @@ async fn versions_that_go_backwards_are_applied_counted_and_start_an_epoch() {
     script.expect_list().answers([map("a", "100")], "100");
     let watch = script.expect_watch();
     quiet().await;
-    let store = running.informer.store().clone();
-    assert_eq!(store.epoch(), 0);
+    let state = || running.informer.snapshot();
+    assert_eq!(state().epoch(), 0);
     let target: ResourceVersion = "200".into();
-    let waiting = store.wait_for_rv(&target, 60 * SECOND);
+    let waiting = running.informer.wait_for_rv(&target, 60 * SECOND);
     let restored = async {
         quiet().await;
         watch.modified(map("a", "7")); // as after a restore from a backup
@@ -335,7 +336,7 @@ async fn versions_that_go_backwards_are_applied_counted_and_start_an_epoch() {
     };
     let (waited, ()) = tokio::join!(waiting, restored);
     assert!(matches!(waited, Err(headwater_client::Error::EpochChanged(_))), "{waited:?}");
-    assert_eq!((store.epoch(), store.resource_version()), (1, Some("7".into())));
+    assert_eq!((state().epoch(), state().resource_version()), (1, Some(&"7".into())));
     let regressions = "reflector_rv_regressions_total{name=\"o\",group=\"\",version=\"v1\",resource=\"configmaps\"}";
     assert_eq!(metrics.value(regressions), Some(1.0));
 }
@@ -364,14 +365,14 @@ async fn the_reflector_runs_ahead_of_the_store_until_the_queue_is_full() {
     // The store is blocked at its initial state; the reflector continues until the queue is full,
     // plus one delta that waits.
     let ahead = || running.informer.last_rv().map_or(0, |rv| rv.text().parse::<usize>().unwrap());
-    while ahead() < 2000 || running.informer.store().resource_version().is_none() {
+    while ahead() < 2000 || running.informer.snapshot().resource_version().cloned().is_none() {
         tokio::task::yield_now().await;
     }
-    assert_eq!(running.informer.store().resource_version(), Some("1".into()));
+    assert_eq!(running.informer.snapshot().resource_version().cloned(), Some("1".into()));
     assert!((2000..=3010).contains(&ahead()), "{}", ahead());
     drop(release);
     running.informer.wait_for_rv(&"4999".into(), PATIENCE).await.unwrap();
-    assert_eq!(running.informer.store().len(), 4998);
+    assert_eq!(running.informer.snapshot().len(), 4998);
 }
 
 /// C5.9, C5.12, C16.1
@@ -428,7 +429,7 @@ async fn resets_are_resumed_at_the_last_version_without_a_list() {
     }
     script.expect_watch();
     sleep(3600 * SECOND).await;
-    assert_eq!((script.steps_left(), running.informer.store().len()), (0, 48));
+    assert_eq!((script.steps_left(), running.informer.snapshot().len()), (0, 48));
     let lists = script.requests().iter().filter(|r| matches!(r.query, Query::List(_))).count();
     assert_eq!(lists, 1);
 }

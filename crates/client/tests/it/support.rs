@@ -3,12 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use headwater_client::change::Change;
 use headwater_client::informer::{self, Buffer, Handler, Informer, Options, Subscribe};
-use headwater_client::list_watch::ListWatch;
-use headwater_client::object::ResourceType;
-use headwater_client::script::Script;
-use headwater_client::{Cached, Key};
+use headwater_client::script::{ListWatch, Script};
+use headwater_client::{Cached, Change, Key, ResourceType};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::core::ObjectMeta;
 use tokio::task::JoinSet;
@@ -66,7 +63,7 @@ impl<K: Cached> Running<K> {
         Running::drive(informer, runner)
     }
 
-    pub fn drive(informer: Informer<K>, runner: informer::Runner<K>) -> Running<K> {
+    pub fn drive(informer: Informer<K>, runner: headwater_client::script::Runner<K>) -> Running<K> {
         let stop = CancellationToken::new();
         let mut parts = JoinSet::new();
         parts.spawn(runner.run(stop.child_token()));
@@ -87,7 +84,7 @@ impl<K: Cached> Running<K> {
     }
 
     pub fn keys(&self) -> Vec<String> {
-        self.informer.store().keys().iter().map(Key::to_string).collect()
+        self.informer.snapshot().keys().iter().map(Key::to_string).collect()
     }
 }
 

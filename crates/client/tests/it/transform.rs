@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use headwater_client::Cached;
 use headwater_client::informer::Options;
-use headwater_client::object::ResourceType;
-use headwater_client::script::Script;
-use headwater_client::transform::{Transform, TransformedSource};
+use headwater_client::script::{Script, TransformedSource};
+use headwater_client::{Cached, ResourceType, Transform};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::core::ObjectMeta;
 use serde::Deserialize;
@@ -52,7 +50,7 @@ async fn a_transform_is_applied_exactly_once_to_every_object() {
     sleep(5 * SECOND).await;
     assert_eq!(calls.load(Ordering::Relaxed), 6);
     assert!(journal.len() >= 5);
-    for object in running.informer.store().list() {
+    for object in running.informer.snapshot().list() {
         assert!(object.metadata.annotations.is_some());
     }
 }
@@ -107,7 +105,7 @@ async fn the_stored_type_may_differ_from_the_api_type() {
     big.data = Some([("x".to_owned(), "y".to_owned()), ("z".to_owned(), "w".to_owned())].into());
     script.expect_watch_list().added(big).marker("2");
     quiet().await;
-    let stored = running.informer.store().list();
+    let stored = running.informer.snapshot().list();
     assert_eq!((stored[0].keys, stored[0].name()), (2, "a"));
     assert_eq!(ResourceType::of::<Names>(&()), ResourceType::of::<ConfigMap>(&()));
 }

@@ -6,14 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
-use headwater_client::http::{self, Http};
 use headwater_client::informer::{Delays, Options};
-use headwater_client::list_watch::{Error, Event, ListWatch};
-use headwater_client::metrics::Metrics;
-use headwater_client::object::ResourceType;
-use headwater_client::query::{At, ListQuery, Selection, Shard, ShardBy, WatchQuery};
-use headwater_client::strip::Strip;
-use headwater_client::{Cached, Packed};
+use headwater_client::script::{
+    At, Error, Event, Http, HttpOptions, ListQuery, ListWatch, Selection, Strip, WatchQuery,
+};
+use headwater_client::{Cached, Metrics, Packed, ResourceType};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
 use kube::client::Body;
@@ -98,7 +95,7 @@ impl Raw {
         }
     }
 
-    fn source<K: Cached>(&self, options: http::Options) -> Http<K> {
+    fn source<K: Cached>(&self, options: HttpOptions) -> Http<K> {
         Http::new(client(self.address), &ResourceType::of::<ConfigMap>(&()), None, options)
     }
 }
@@ -207,8 +204,7 @@ async fn requests_go_through_the_kube_client_with_our_query_and_headers() {
         ::http::Response::new(list(&[], "1"))
     });
     let resource = ResourceType::of::<ConfigMap>(&());
-    let options =
-        http::Options { component: "shop-operator/2.1".into(), ..http::Options::default() };
+    let options = HttpOptions { component: "shop-operator/2.1".into(), ..HttpOptions::default() };
     let source = Http::<ConfigMap>::new(client, &resource, Some("shop"), options);
     let selection = Selection { labels: "a=b".into(), ..Selection::default() };
     source
@@ -240,9 +236,9 @@ async fn managed_fields_are_removed_by_the_server_or_by_the_client() {
         (false, "application/json", true),
     ] {
         let raw = Raw::start().await;
-        let options = http::Options {
+        let options = HttpOptions {
             strip: Strip { managed_fields: strip, ..Strip::default() },
-            ..http::Options::default()
+            ..HttpOptions::default()
         };
         let source = raw.source::<ConfigMap>(options);
         raw.ok(&list(&[text("a/b", "1")], "1"));
@@ -264,7 +260,7 @@ async fn managed_fields_are_removed_by_the_server_or_by_the_client() {
 #[tokio::test]
 async fn metadata_only_requests_partial_objects() {
     let raw = Raw::start().await;
-    let options = http::Options { metadata_only: true, ..http::Options::default() };
+    let options = HttpOptions { metadata_only: true, ..HttpOptions::default() };
     let source = raw.source::<PartialObjectMeta<ConfigMap>>(options);
     let partial = text("a/b", "1")
         .replace("\"ConfigMap\"", "\"PartialObjectMetadata\"")
@@ -280,7 +276,7 @@ async fn metadata_only_requests_partial_objects() {
 #[tokio::test]
 async fn the_status_is_checked_before_the_body_and_nothing_is_retried() {
     let raw = Raw::start().await;
-    let source = raw.source::<ConfigMap>(http::Options::default());
+    let source = raw.source::<ConfigMap>(HttpOptions::default());
     let status = r#"{"kind":"Status","status":"Failure","reason":"TooManyRequests","message":"m","details":{"retryAfterSeconds":9},"code":429}"#;
     for (code, headers, body, retry_after) in [
         (429, "retry-after: 7\r\n", status, Some(7)),
@@ -306,7 +302,7 @@ async fn the_status_is_checked_before_the_body_and_nothing_is_retried() {
 #[tokio::test]
 async fn at_most_a_mebibyte_of_an_error_is_read() {
     let raw = Raw::start().await;
-    let source = raw.source::<ConfigMap>(http::Options::default());
+    let source = raw.source::<ConfigMap>(HttpOptions::default());
     let endless: Vec<Piece> =
         (0..64).map(|_| bytes(vec![b'x'; 64 << 10])).chain([Piece::Hold]).collect();
     raw.reply(500, "", endless);
@@ -321,7 +317,7 @@ async fn at_most_a_mebibyte_of_an_error_is_read() {
 #[tokio::test]
 async fn dropping_a_list_or_a_watch_closes_the_connection() {
     let raw = Raw::start().await;
-    let source = raw.source::<ConfigMap>(http::Options::default());
+    let source = raw.source::<ConfigMap>(HttpOptions::default());
     raw.reply(200, "", vec![bytes(r#"{"items":["#), Piece::Hold]);
     let listing = source.list(ListQuery::default());
     tokio::pin!(listing);
@@ -341,7 +337,7 @@ async fn dropping_a_list_or_a_watch_closes_the_connection() {
 #[tokio::test]
 async fn large_frames_arrive_and_endless_ones_end_the_stream() {
     let raw = Raw::start().await;
-    let source = raw.source::<Packed<ConfigMap>>(http::Options::default());
+    let source = raw.source::<Packed<ConfigMap>>(HttpOptions::default());
     let big = "x".repeat(10 << 20);
     let object = text("a/big", "5").replace("\"v\"}", &format!("\"{big}\"}}"));
     let frame = format!("{{\"type\":\"ADDED\",\"object\":{object}}}\n");
@@ -375,7 +371,7 @@ async fn a_stream_that_cannot_be_read_ends_with_an_error_after_its_good_events()
         ("reset", Vec::new(), Piece::Cut),
     ] {
         let raw = Raw::start().await;
-        let source = raw.source::<ConfigMap>(http::Options::default());
+        let source = raw.source::<ConfigMap>(HttpOptions::default());
         let mut pieces = vec![bytes(good.clone())];
         if !rest.is_empty() {
             pieces.push(bytes(rest));
@@ -389,39 +385,11 @@ async fn a_stream_that_cannot_be_read_ends_with_an_error_after_its_good_events()
     }
 }
 
-/// C1.20
-#[tokio::test]
-async fn a_server_without_support_for_shards_gives_the_same_objects() {
-    let raw = Raw::start().await;
-    let source = raw.source::<ConfigMap>(http::Options::default());
-    let uid = |n: u64| format!("{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let items: Vec<String> = (0..20)
-        .map(|n| {
-            text("a/o", "1").replace("uid-a/o", &uid(n)).replace("\"o\"", &format!("\"o{n}\""))
-        })
-        .collect();
-    let mut counts = Vec::new();
-    for part in 0..2 {
-        raw.ok(&list(&items, "1"));
-        let shard = Some(Shard::part(ShardBy::Uid, part, 2));
-        let query = ListQuery {
-            selection: Selection { shard, ..Selection::default() },
-            ..ListQuery::default()
-        };
-        counts.push(source.list(query).await.unwrap().items.len());
-    }
-    assert!(
-        counts.iter().all(|count| *count < 20) && counts.iter().sum::<usize>() == 20,
-        "{counts:?}"
-    );
-    assert!(raw.requests()[0].contains("shardSelector=shardRange"));
-}
-
 /// C1.10, C1.12, B250
 #[tokio::test]
 async fn a_response_that_is_not_a_list_of_objects_gives_no_objects() {
     let raw = Raw::start().await;
-    let source = raw.source::<ConfigMap>(http::Options::default());
+    let source = raw.source::<ConfigMap>(HttpOptions::default());
     for body in [
         "<html>login</html>",
         r#"{"kind":"Table","metadata":{"resourceVersion":"1"},"rows":[]}"#,
@@ -446,7 +414,7 @@ fn quick(name: &str) -> Options {
 async fn an_informer_survives_every_fault_and_ends_converged() {
     let raw = Raw::start().await;
     let source =
-        raw.source::<ConfigMap>(http::Options { watch_list: false, ..http::Options::default() });
+        raw.source::<ConfigMap>(HttpOptions { watch_list: false, ..HttpOptions::default() });
     let metrics = Metrics::new();
     let mut options = quick("faults");
     options.metrics = Some(metrics.clone());
@@ -537,7 +505,7 @@ async fn an_informer_survives_every_fault_and_ends_converged() {
 #[tokio::test]
 async fn packed_objects_own_exactly_their_text() {
     let raw = Raw::start().await;
-    let options = http::Options { strip: Strip::default(), ..http::Options::default() };
+    let options = HttpOptions { strip: Strip::default(), ..HttpOptions::default() };
     let source = raw.source::<Packed<ConfigMap>>(options);
     let items: Vec<String> = (0..100).map(|n| text(&format!("a/o{n}"), "1")).collect();
     raw.ok(&list(&items, "1"));

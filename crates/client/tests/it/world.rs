@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headwater_client::list_watch::ListWatch;
+use headwater_client::script::ListWatch;
 use k8s_openapi::api::core::v1::ConfigMap;
 use tokio::sync::watch;
 use tokio::time::Instant;

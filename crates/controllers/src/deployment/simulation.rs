@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
+use headwater_api::random::Random;
 use headwater_client::Cached;
-use headwater_client::random::Random;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;

@@ -105,7 +105,7 @@ impl Kubelet {
 
     /// Whether the pod's node exists and is online.
     fn is_node_online(&self, pod: &Pod, cx: &Context) -> Result<bool, Error> {
-        let node = cx.lister::<Node>()?.get_cluster(pod.node().unwrap_or_default())?;
+        let node = cx.lister::<Node>()?.get("", pod.node().unwrap_or_default())?;
         Ok(node.is_some_and(|node| !super::node::is_offline(&node)))
     }
 

@@ -114,7 +114,7 @@ impl Renewer {
     /// Creates or renews the lease; returns whether the node holds it now.
     async fn renew(&self, number: usize, with_lease: bool) -> Result<bool, Error> {
         let name = super::name(number);
-        let node = self.nodes.store().get(&Key::cluster(&name));
+        let node = self.nodes.snapshot().get(&Key::cluster(&name)).cloned();
         let Some(node) = node.filter(|node| !super::node::is_offline(node)) else {
             return Ok(false);
         };

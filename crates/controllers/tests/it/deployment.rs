@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use headwater_client::indexer::Snapshot;
+use headwater_api::random::Random;
+use headwater_client::Snapshot;
 use headwater_client::leader::{Lease, Timing};
-use headwater_client::random::Random;
 use headwater_controllers::Options;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 use k8s_openapi::api::core::v1::{Event, Pod};

@@ -1,7 +1,6 @@
 //! Disruption budgets: maintained by the controller, decremented by evictions.
 
-use headwater_client::Cached;
-use headwater_client::indexer::Snapshot;
+use headwater_client::{Cached, Snapshot};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use headwater_client::Cached;
-use headwater_client::indexer::Snapshot;
+use headwater_client::{Cached, Snapshot};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Endpoints, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;

@@ -1,7 +1,7 @@
 //! Garbage collection of built-in and custom resources: background, foreground and orphan.
 
-use headwater_client::Cached;
-use headwater_client::indexer::Snapshot;
+use headwater_client::calls::Collection;
+use headwater_client::{Cached, ResourceType, Snapshot};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -35,10 +35,14 @@ pub(crate) async fn widgets(world: &World) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", "v1", "Widget"))
 }
 
+pub(crate) fn calls_of(world: &World, kind: &ApiResource) -> Collection<DynamicObject> {
+    world.calls.of_type(ResourceType::of::<DynamicObject>(kind))
+}
+
 pub(crate) async fn widget(world: &World, kind: &ApiResource, metadata: Value) -> DynamicObject {
     let object = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": metadata});
     let object: DynamicObject = serde_json::from_value(object).unwrap();
-    world.calls.dynamic(kind).create(&object).await.unwrap()
+    calls_of(world, kind).create(&object).await.unwrap()
 }
 
 fn owned(name: &str, owners: &[Value]) -> Value {
@@ -146,7 +150,7 @@ async fn custom_resources_that_appear_later_own_and_are_owned() {
     for name in ["default/first", "default/second", "default/third"] {
         world.until(name, gone::<ConfigMap>).await;
     }
-    let left = world.calls.dynamic(&kind).get(&"default/w".parse().unwrap()).await.unwrap();
+    let left = calls_of(&world, &kind).get(&"default/w".parse().unwrap()).await.unwrap();
     assert!(left.is_none());
 }
 

@@ -1,6 +1,6 @@
 //! Jobs: completion, failure, suspension, expiry; every pod is counted once.
 
-use headwater_client::indexer::Snapshot;
+use headwater_client::Snapshot;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -123,9 +123,9 @@ async fn every_pod_is_counted_once_however_often_the_controller_is_killed() {
     let pods = world.informer::<Pod>();
     jobs.synced().await.unwrap();
     let key = "default/sum".parse().unwrap();
-    while !finished(jobs.store().get(&key).as_deref()) {
+    while !finished(jobs.snapshot().get(&key).cloned().as_deref()) {
         let running = world.run("job");
-        let seen = pods.store().len();
+        let seen = pods.snapshot().len();
         let more = |all: &Snapshot<Pod>| (all.len() > seen + 1).then_some(());
         let changed = world.until_all(more);
         tokio::select! {
@@ -134,7 +134,7 @@ async fn every_pod_is_counted_once_however_often_the_controller_is_killed() {
         }
         running.kill().await;
     }
-    let status = status(jobs.store().get(&key).as_deref());
+    let status = status(jobs.snapshot().get(&key).cloned().as_deref());
     // A kill may hide a created pod from the next start, so more may be created; none counts twice.
     let counted = usize::try_from(status.succeeded.unwrap()).unwrap();
     assert!(counted >= 30);

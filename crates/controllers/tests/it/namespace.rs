@@ -1,13 +1,12 @@
 //! Namespaces: default objects and deletion.
 
-use headwater_client::Cached;
-use headwater_client::indexer::Snapshot;
+use headwater_client::{Cached, Snapshot};
 use headwater_controllers::Options;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, ServiceAccount};
 use serde_json::json;
 
-use crate::garbage::{widget, widgets};
+use crate::garbage::{calls_of, widget, widgets};
 use crate::replicaset::template;
 use crate::world::World;
 
@@ -56,7 +55,7 @@ async fn a_namespace_is_deleted_after_its_content() {
     world.until("shop/s", gone::<Secret>).await;
     // The holder of the widget removes its finalizer.
     let patch = json!({"metadata": {"finalizers": null}});
-    world.calls.dynamic(&kind).merge(&"shop/w".parse().unwrap(), &patch).await.unwrap();
+    calls_of(&world, &kind).merge(&"shop/w".parse().unwrap(), &patch).await.unwrap();
     world.until("shop", gone::<Namespace>).await;
     let other = world.calls.of::<Secret>().get(&"default/s".parse().unwrap()).await.unwrap();
     assert!(other.is_some(), "other namespaces are not affected");
@@ -122,6 +121,11 @@ fn newer(
     check: impl Fn(Option<&ConfigMap>) -> bool,
 ) -> impl Fn(Option<&ConfigMap>) -> bool {
     move |it| {
-        check(it) && it.is_some_and(|it| than.resource_version().is_before(&it.resource_version()))
+        let is_newer = |it: &ConfigMap| {
+            it.resource_version()
+                .compare(&than.resource_version())
+                .is_some_and(|order| order.is_gt())
+        };
+        check(it) && it.is_some_and(is_newer)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headwater_client::indexer::Snapshot;
+use headwater_client::Snapshot;
 use headwater_controllers::Options;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;

@@ -95,7 +95,8 @@ async fn pods_have_unique_addresses_and_are_spread_over_nodes() {
         let (mut addresses, mut shares) = (BTreeSet::new(), BTreeMap::<String, usize>::new());
         for name in &names {
             scene.until(name, runs).await;
-            let pod = scene.pods.store().get(&Key::namespaced("default", name)).unwrap();
+            let pod =
+                scene.pods.snapshot().get(&Key::namespaced("default", name)).cloned().unwrap();
             addresses.insert(pod.status.pod_ip.clone().unwrap());
             *shares.entry(pod.node().unwrap().to_owned()).or_default() += 1;
         }
@@ -117,7 +118,7 @@ async fn an_offline_node_runs_no_pods_until_it_is_online_again() {
         scene.create("dark", json!({"nodeName": "node-0"})).await;
         scene.create("light", json!({"nodeName": "node-1"})).await;
         scene.until("light", runs).await;
-        let dark = scene.pods.store().get(&Key::namespaced("default", "dark")).unwrap();
+        let dark = scene.pods.snapshot().get(&Key::namespaced("default", "dark")).cloned().unwrap();
         assert_eq!((dark.phase(), dark.status.container_statuses.len()), ("Pending", 0));
         let power = json!({"metadata": {"annotations": {OFFLINE: null}}});
         scene.calls.of::<Node>().merge(&Key::cluster("node-0"), &power).await.unwrap();
@@ -140,7 +141,8 @@ async fn pods_of_other_schedulers_and_gated_pods_are_not_scheduled() {
         scene.create("ours", json!({})).await;
         scene.until("ours", runs).await;
         for name in ["theirs", "gated"] {
-            let pod = scene.pods.store().get(&Key::namespaced("default", name)).unwrap();
+            let pod =
+                scene.pods.snapshot().get(&Key::namespaced("default", name)).cloned().unwrap();
             assert_eq!(pod.node(), None, "{name}");
         }
         let open = json!({"spec": {"schedulingGates": null}});

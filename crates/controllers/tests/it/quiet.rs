@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use headwater_client::Cached;
-use headwater_client::indexer::Snapshot;
+use headwater_client::{Cached, Snapshot};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Endpoints, Namespace, Pod, Service, ServiceAccount};

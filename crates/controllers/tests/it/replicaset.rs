@@ -1,7 +1,6 @@
 //! ReplicaSets: number of pods, adoption and release.
 
-use headwater_client::Cached;
-use headwater_client::indexer::Snapshot;
+use headwater_client::{Cached, Snapshot};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use serde_json::{Value, json};

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use headwater_client::calls::Calls;
 use headwater_client::factory::client_of;
-use headwater_client::indexer::Snapshot;
-use headwater_client::informer::Informer;
-use headwater_client::{Factory, Key, wait};
+use headwater_client::informer::{Informer, Subscribe};
+use headwater_client::{Factory, Key, Snapshot};
 use headwater_controllers::{Cluster, Options};
 use headwater_testing::TestServer;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -138,7 +137,7 @@ impl World {
     #[track_caller]
     pub(crate) fn until_all<K, T>(
         &self,
-        condition: impl FnMut(&Snapshot<K>) -> Option<T>,
+        mut condition: impl FnMut(&Snapshot<K>) -> Option<T>,
     ) -> impl Future<Output = T>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
@@ -146,8 +145,18 @@ impl World {
         let informer: Informer<K> = self.informer();
         let caller = std::panic::Location::caller();
         async move {
-            let found = wait::until_synced(&informer, |_| Ok(None), condition, PATIENCE).await;
-            found.unwrap_or_else(|error| panic!("{caller}: {error}"))
+            let mut changes = informer.subscribe(Subscribe::named("test")).unwrap();
+            let met = async {
+                informer.synced().await.unwrap();
+                loop {
+                    if let Some(found) = condition(&informer.snapshot()) {
+                        return found;
+                    }
+                    changes.next().await.expect("the informer runs");
+                }
+            };
+            let met = tokio::time::timeout(PATIENCE, met).await;
+            met.unwrap_or_else(|_| panic!("{caller}: the condition was not met in time"))
         }
     }
 }

@@ -4,10 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use headwater_client::change::Change;
 use headwater_client::factory::Builder;
 use headwater_client::informer::{Buffer, Subscribe};
-use headwater_client::{Cached, Factory, slim};
+use headwater_client::{Cached, Change, Factory, slim};
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::ObjectMeta;
 use serde::{Deserialize, Serialize};

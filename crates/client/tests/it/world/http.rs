@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headwater_client::Cached;
-use headwater_client::http::{self, Http};
-use headwater_client::list_watch::ListWatch;
-use headwater_client::object::ResourceType;
+use headwater_client::script::{Http, HttpOptions, ListWatch};
+use headwater_client::{Cached, ResourceType};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use tokio::sync::watch;
@@ -35,7 +33,7 @@ impl World for OverHttp {
     fn source(&self, begin: Begin) -> Arc<dyn ListWatch<Object = ConfigMap>> {
         let resource = ResourceType::of::<ConfigMap>(&());
         let watch_list = begin == Begin::WatchList;
-        let options = http::Options { watch_list, ..http::Options::default() };
+        let options = HttpOptions { watch_list, ..HttpOptions::default() };
         let client = client(self.server.proxy.address);
         Arc::new(Http::new(client, &resource, Some(NAMESPACE), options))
     }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use headwater_client::Cached;
-use headwater_client::list_watch::{Error, Event, ListWatch, StatusError};
-use headwater_client::query::{At, ListQuery, WatchQuery};
-use headwater_client::script::{self, Query, Script, WatchStep};
+use headwater_client::script::{
+    self, At, Error, Event, ListQuery, ListWatch, Query, Script, StatusError, WatchQuery, WatchStep,
+};
 use k8s_openapi::api::core::v1::ConfigMap;
 use tokio::sync::watch;
 use tokio::task::JoinSet;

@@ -20,11 +20,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
 /// Crates that bring I/O or a runtime.
 const IO: &[&str] = &["tokio", "hyper", "futures"];
 
+/// One section of a manifest.
+fn section(manifest: &str, name: &str) -> String {
+    let text = source::read(manifest);
+    let section = text.split(&format!("\n[{name}]")).nth(1).unwrap_or_default();
+    section.split("\n[").next().unwrap_or_default().to_owned()
+}
+
 /// The dependencies of one section of a crate's manifest.
-fn dependencies(name: &str, section: &str) -> Vec<String> {
-    let text = source::read(&format!("crates/{name}/Cargo.toml"));
-    let section = text.split(&format!("\n[{section}]")).nth(1).unwrap_or_default();
-    let section = section.split("\n[").next().unwrap_or_default();
+fn dependencies(name: &str, section_name: &str) -> Vec<String> {
+    let section = section(&format!("crates/{name}/Cargo.toml"), section_name);
     let names = section.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let end = line.find(['.', ' ', '='])?;
         Some(line[..end].to_owned())
@@ -75,6 +80,20 @@ fn every_dependency_is_used() {
         }
     }
     assert!(unused.is_empty(), "dependencies that nothing uses:\n{}", unused.join("\n"));
+}
+
+/// Only one version of `k8s-openapi` can be chosen, and a library must leave that to its users.
+#[test]
+fn libraries_choose_no_version_of_k8s_openapi() {
+    let chooses = |section: &str| {
+        section.lines().any(|line| line.starts_with("k8s-openapi") && line.contains("\"v1_"))
+    };
+    assert!(!chooses(&section("Cargo.toml", "workspace.dependencies")), "the workspace");
+    for name in source::crates() {
+        let chosen = chooses(&section(&format!("crates/{name}/Cargo.toml"), "dependencies"));
+        assert!(!chosen || name == "bench", "{name} chooses a version for its users");
+    }
+    assert!(chooses(&section("tests/outside/Cargo.toml", "dependencies")), "a program chooses");
 }
 
 /// Whether the code names a crate.

@@ -50,8 +50,10 @@ pub enum Limiter<T> {
     /// The longest delay of several limiters.
     MaxOf(Vec<Limiter<T>>),
     /// A function of the item and the number of earlier failures.
-    Custom(Box<dyn Fn(&T, u32) -> Duration + Send + Sync>),
+    Custom(Box<CustomDelay<T>>),
 }
+
+type CustomDelay<T> = dyn Fn(&T, u32) -> Duration + Send + Sync;
 
 const BASE: Duration = Duration::from_millis(5);
 const MAX: Duration = Duration::from_secs(1000);

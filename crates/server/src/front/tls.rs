@@ -1,10 +1,9 @@
 //! TLS: the handshake and the identity in the client certificate.
 //!
-//! River: socket → **tls** → identity, HTTP. Promise: TLS 1.2 or 1.3 only. The handshake succeeds
-//! with an invalid client certificate, and the requests of that connection get 401 instead of a
-//! broken connection; they are never anonymous (B009).
-
-mod known;
+//! River: socket → **tls** → identity, HTTP. Promise: TLS 1.2 or 1.3 only. The client certificate is
+//! verified on every connection, also on a resumed one. The handshake succeeds with an invalid
+//! client certificate, and the requests of that connection get 401 instead of a broken connection;
+//! they are never anonymous (B009).
 
 use std::io;
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use headwater_api::Clock;
+use jiff::Timestamp;
 use ring::digest;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, ring as provider};
@@ -31,7 +31,6 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::front::identity::{ClientCertificate, Identity};
 use crate::front::pki::Pki;
-use crate::front::tls::known::{CertificateCache, Fingerprint};
 
 /// The HTTP version that the handshake negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +70,6 @@ struct Current {
     willing: Arc<ServerConfig>,
     /// The verifier that decides; the one in the handshake accepts every certificate.
     clients: Arc<dyn ClientCertVerifier>,
-    known: CertificateCache,
 }
 
 impl Acceptor {
@@ -104,24 +102,9 @@ impl Acceptor {
             Some(H2) => Protocol::Http2,
             _ => Protocol::Http1,
         };
-        let client = match session.peer_certificates() {
-            None | Some([]) => ClientCertificate::Absent,
-            Some(chain) => self.judge(&current, chain),
-        };
+        let chain = session.peer_certificates().unwrap_or_default();
+        let client = current.verify(chain, self.clock.now());
         Ok((stream, protocol, client))
-    }
-
-    fn judge(&self, current: &Current, chain: &[CertificateDer<'_>]) -> ClientCertificate {
-        let seconds = self.clock.now().as_second();
-        let fingerprint = Fingerprint::of(chain);
-        if let Some(identity) = current.known.get(fingerprint, seconds) {
-            return ClientCertificate::Verified(identity);
-        }
-        let Some(identity) = current.verify(chain, seconds).map(Arc::new) else {
-            return ClientCertificate::Refused;
-        };
-        current.known.add(fingerprint, chain, identity.clone());
-        ClientCertificate::Verified(identity)
     }
 }
 
@@ -148,24 +131,22 @@ impl Current {
         config.send_tls13_tickets = 1;
         let willing = Arc::new(config.clone());
         config.ignore_client_order = true;
-        Ok(Current {
-            quick: Arc::new(config),
-            willing,
-            clients,
-            known: CertificateCache::default(),
-        })
+        Ok(Current { quick: Arc::new(config), willing, clients })
     }
 
-    /// Verifies a chain and returns the identity in its leaf.
-    fn verify(&self, chain: &[CertificateDer<'_>], seconds: i64) -> Option<Identity> {
-        let (leaf, above) = chain.split_first()?;
-        let now = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+    /// Verifies a chain at this time; the identity is the one in its leaf.
+    fn verify(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> ClientCertificate {
+        let Some((leaf, above)) = chain.split_first() else { return ClientCertificate::Absent };
+        let now = Duration::from_secs(u64::try_from(now.as_second()).unwrap_or_default());
         let now = UnixTime::since_unix_epoch(now);
         if let Err(error) = self.clients.verify_client_cert(leaf, above, now) {
             tracing::info!(%error, "client certificate rejected");
-            return None;
+            return ClientCertificate::Refused;
         }
-        identity(leaf)
+        match identity(leaf) {
+            Some(identity) => ClientCertificate::Verified(Arc::new(identity)),
+            None => ClientCertificate::Refused,
+        }
     }
 }
 
@@ -207,7 +188,7 @@ fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
 }
 
 /// Accepts every client certificate in the handshake, provided that the client has its key.
-/// [`Acceptor::judge`] verifies the chain afterwards.
+/// [`Current::verify`] verifies the chain afterwards, for each connection.
 #[derive(Debug)]
 struct DeferringVerifier {
     inner: Arc<dyn ClientCertVerifier>,

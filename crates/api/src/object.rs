@@ -214,11 +214,6 @@ impl Object {
         self.frame.clone()
     }
 
-    /// The natural frame, borrowed.
-    pub fn frame_slice(&self) -> &[u8] {
-        &self.frame
-    }
-
     /// The type of the change that produced this version.
     pub fn event(&self) -> EventType {
         self.event

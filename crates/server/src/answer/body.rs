@@ -4,17 +4,17 @@
 //! Promise: a response of any size needs a bounded buffer and sends shared bytes without copying;
 //! a request body is read only up to its limit (S8.28).
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes, BytesMut};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures::{Stream, StreamExt, TryStreamExt};
-use headwater_api::{Object, Status};
+use headwater_api::Status;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{HeaderName, StatusCode};
 use http_body::Frame;
@@ -38,120 +38,45 @@ pub(crate) const GZIP_ABOVE: usize = 128 * 1024;
 /// The target size of a chunk of a streamed response.
 pub(crate) const CHUNK: usize = 64 * 1024;
 
-/// A part of a body.
-#[derive(Debug)]
-pub enum Data {
-    /// Owned bytes.
-    Bytes(Bytes),
-    /// Pieces that are sent without copying.
-    Pieces(Box<Pieces>),
-}
-
-/// A sequence of pieces of a body.
+/// A part of a body: pieces of shared memory, which are sent without copying.
 #[derive(Debug, Default)]
-pub struct Pieces {
-    all: Vec<Piece>,
-    /// The first piece that is not completely sent, and how much of it is sent.
-    next: usize,
-    sent: usize,
-    /// The number of unsent bytes.
-    left: usize,
-}
+pub struct Data(VecDeque<Bytes>);
 
-/// A piece of a body.
-#[derive(Debug)]
-pub(crate) enum Piece {
-    Bytes(Bytes),
-    /// An object as an item of a list, without its opening brace.
-    Tail(Arc<Object>),
-    /// An object.
-    Whole(Arc<Object>),
-    /// The watch event of the change that created this version.
-    Frame(Arc<Object>),
-}
-
-impl Piece {
-    fn as_slice(&self) -> &[u8] {
-        match self {
-            Piece::Bytes(bytes) => bytes,
-            Piece::Tail(object) => object.item_tail(),
-            Piece::Whole(object) => object.as_slice(),
-            Piece::Frame(object) => object.frame_slice(),
+impl Data {
+    /// Adds a piece.
+    pub(crate) fn push(&mut self, piece: Bytes) {
+        if !piece.is_empty() {
+            self.0.push_back(piece);
         }
     }
-}
 
-impl Pieces {
-    pub(crate) fn with_capacity(capacity: usize) -> Pieces {
-        Pieces { all: Vec::with_capacity(capacity), ..Pieces::default() }
-    }
-
-    pub(crate) fn push(&mut self, piece: Piece) {
-        self.left += piece.as_slice().len();
-        self.all.push(piece);
-    }
-
-    /// The unsent bytes of each piece.
-    fn slices(&self) -> impl Iterator<Item = &[u8]> {
-        let mut sent = self.sent;
-        let pieces = self.all[self.next..].iter();
-        pieces.map(move |piece| &piece.as_slice()[std::mem::take(&mut sent)..])
-    }
-}
-
-impl Buf for Pieces {
-    fn remaining(&self) -> usize {
-        self.left
-    }
-
-    fn chunk(&self) -> &[u8] {
-        self.slices().find(|slice| !slice.is_empty()).unwrap_or_default()
-    }
-
-    fn chunks_vectored<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
-        let slices = self.slices().filter(|slice| !slice.is_empty());
-        into.iter_mut().zip(slices).map(|(into, slice)| *into = IoSlice::new(slice)).count()
-    }
-
-    fn advance(&mut self, count: usize) {
-        assert!(count <= self.left, "at most the unsent bytes are sent");
-        self.left -= count;
-        self.sent += count;
-        while let Some(piece) = self.all.get(self.next)
-            && self.sent >= piece.as_slice().len()
-        {
-            self.sent -= piece.as_slice().len();
-            self.next += 1;
-        }
+    /// Adds the pieces of other data.
+    pub(crate) fn append(&mut self, mut more: Data) {
+        self.0.append(&mut more.0);
     }
 }
 
 impl Buf for Data {
     fn remaining(&self) -> usize {
-        match self {
-            Data::Bytes(bytes) => bytes.remaining(),
-            Data::Pieces(pieces) => pieces.remaining(),
-        }
+        self.0.iter().map(Bytes::len).sum()
     }
 
     fn chunk(&self) -> &[u8] {
-        match self {
-            Data::Bytes(bytes) => bytes.chunk(),
-            Data::Pieces(pieces) => pieces.chunk(),
-        }
+        self.0.front().map(Bytes::as_ref).unwrap_or_default()
     }
 
     fn chunks_vectored<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
-        match self {
-            Data::Bytes(bytes) => bytes.chunks_vectored(into),
-            Data::Pieces(pieces) => pieces.chunks_vectored(into),
-        }
+        into.iter_mut().zip(&self.0).map(|(into, piece)| *into = IoSlice::new(piece)).count()
     }
 
-    fn advance(&mut self, count: usize) {
-        match self {
-            Data::Bytes(bytes) => bytes.advance(count),
-            Data::Pieces(pieces) => pieces.advance(count),
+    fn advance(&mut self, mut count: usize) {
+        while count > 0 {
+            let piece = self.0.front_mut().expect("at most the unsent bytes are sent");
+            if count < piece.len() {
+                return piece.advance(count);
+            }
+            count -= piece.len();
+            self.0.pop_front();
         }
     }
 }
@@ -160,7 +85,9 @@ macro_rules! from_bytes {
     ($($bytes:ty),*) => {
         $(impl From<$bytes> for Data {
             fn from(bytes: $bytes) -> Data {
-                Data::Bytes(bytes.into())
+                let mut data = Data(VecDeque::with_capacity(1));
+                data.push(bytes.into());
+                data
             }
         })*
     };
@@ -169,10 +96,10 @@ from_bytes!(Bytes, BytesMut, Vec<u8>, String, &'static str);
 
 /// As contiguous bytes; several pieces are copied.
 impl From<Data> for Bytes {
-    fn from(data: Data) -> Bytes {
-        match data {
-            Data::Bytes(bytes) => bytes,
-            Data::Pieces(mut pieces) => pieces.copy_to_bytes(pieces.remaining()),
+    fn from(mut data: Data) -> Bytes {
+        match data.0.len() {
+            0 | 1 => data.0.pop_front().unwrap_or_default(),
+            _ => data.copy_to_bytes(data.remaining()),
         }
     }
 }
@@ -278,7 +205,7 @@ pub fn json_chunks(
 ) -> Response {
     let mut indent = finish.pretty.then(Indent::default);
     let mut shaped = move |chunk: Data| match &mut indent {
-        Some(indent) => Data::Bytes(indent.feed(&Bytes::from(chunk))),
+        Some(indent) => indent.feed(&Bytes::from(chunk)).into(),
         None => chunk,
     };
     let mut first: Vec<Data> = Vec::new();
@@ -304,14 +231,9 @@ fn whole(code: StatusCode, finish: Finish, chunks: Vec<Data>, size: usize) -> Re
     if finish.gzip && size > GZIP_ABOVE {
         return gzipped(code, stream(Gzip::new(futures::stream::iter(chunks))));
     }
-    let mut pieces = Pieces::with_capacity(chunks.len());
-    for chunk in chunks {
-        match chunk {
-            Data::Bytes(bytes) => pieces.push(Piece::Bytes(bytes)),
-            Data::Pieces(more) => more.all.into_iter().for_each(|piece| pieces.push(piece)),
-        }
-    }
-    answer(code, "application/json", full(Data::Pieces(pieces.into())))
+    let mut all = Data::default();
+    chunks.into_iter().for_each(|chunk| all.append(chunk));
+    answer(code, "application/json", full(all))
 }
 
 /// A JSON response that is already compressed.
@@ -440,32 +362,13 @@ mod tests {
         assert_eq!(String::from_utf8(text).unwrap(), serde_json::to_string_pretty(&value).unwrap());
     }
 
-    fn object(name: &str) -> Arc<Object> {
-        let text = format!(r#"{{"kind":"A","apiVersion":"v1","metadata":{{"name":"{name}"}}}}"#);
-        let revision = headwater_api::Revision::parse("7").unwrap();
-        let event = headwater_api::EventType::Added;
-        Arc::new(Object::decode(text.as_bytes(), revision, event, &[]).unwrap())
-    }
-
     #[test]
     fn pieces_are_sent_once_and_in_order_however_much_is_taken() {
-        let first = object("first");
-        let sent =
-            [b"ab".as_slice(), first.item_tail(), first.as_slice(), &first.natural_frame(), b"c"]
-                .concat();
+        let parts = ["ab", "", "cdefghi", "j", "k", ""];
+        let sent = parts.concat();
         for taken in 1..sent.len() + 1 {
-            let mut pieces = Pieces::default();
-            let parts = [
-                Piece::Bytes(Bytes::from_static(b"ab")),
-                Piece::Bytes(Bytes::new()),
-                Piece::Tail(first.clone()),
-                Piece::Whole(first.clone()),
-                Piece::Frame(first.clone()),
-                Piece::Bytes(Bytes::from_static(b"c")),
-                Piece::Bytes(Bytes::new()),
-            ];
-            parts.into_iter().for_each(|piece| pieces.push(piece));
-            let mut data = Data::Pieces(pieces.into());
+            let mut data = Data::default();
+            parts.iter().for_each(|part| data.push(Bytes::from_static(part.as_bytes())));
             let mut found = Vec::new();
             while data.has_remaining() {
                 let mut slices = [IoSlice::new(&[]); 3];
@@ -478,7 +381,7 @@ mod tests {
                 data.advance(taken);
                 assert_eq!(data.remaining(), sent.len() - found.len());
             }
-            assert_eq!(found, sent, "{taken} at a time");
+            assert_eq!(found, sent.as_bytes(), "{taken} at a time");
         }
     }
 

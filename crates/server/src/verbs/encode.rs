@@ -21,7 +21,7 @@ use http::header::{self};
 use jiff::Timestamp;
 
 use self::chunk::{Chunk, PIECE_MIN};
-use crate::answer::body::{self, CHUNK, Data, Piece, Response};
+use crate::answer::body::{self, CHUNK, Data, Response};
 use crate::answer::status;
 use crate::kinds::registry::Served;
 use crate::kinds::versions::{ConvertedObject, converted};
@@ -190,7 +190,7 @@ impl Iterator for Chunks {
                     self.state = ChunkState::Items { is_first: false };
                     let size = object.as_slice().len();
                     if takes_pieces && size >= PIECE_MIN {
-                        self.piece(object, is_first, &mut chunk);
+                        self.piece(&object, is_first, &mut chunk);
                     } else {
                         let out = chunk.written(left * (size + 1));
                         if !is_first {
@@ -214,12 +214,14 @@ impl Chunks {
     }
 
     /// An item of stored bytes.
-    fn piece(&self, object: Arc<Object>, is_first: bool, chunk: &mut Chunk) {
+    fn piece(&self, object: &Object, is_first: bool, chunk: &mut Chunk) {
+        let whole = object.bytes();
+        let tail = || whole.slice_ref(object.item_tail());
         match (self.kind.custom, is_first) {
-            (true, true) => chunk.push(b"", Piece::Whole(object)),
-            (true, false) => chunk.push(b",", Piece::Whole(object)),
-            (false, true) => chunk.push(b"{", Piece::Tail(object)),
-            (false, false) => chunk.push(b",{", Piece::Tail(object)),
+            (true, true) => chunk.push(b"", whole),
+            (true, false) => chunk.push(b",", whole),
+            (false, true) => chunk.push(b"{", tail()),
+            (false, false) => chunk.push(b",{", tail()),
         }
     }
 
@@ -313,9 +315,9 @@ impl Frames {
             let size = object.as_slice().len();
             let room = (objects.len() - index) * (size + prefix.len() + FRAME_END.len());
             if is_stored && size >= PIECE_MIN && object.event() == EventType::Added {
-                chunk.push(b"", Piece::Frame(object.clone()));
+                chunk.push(b"", object.natural_frame());
             } else if is_stored && size >= PIECE_MIN {
-                chunk.push(prefix.as_bytes(), Piece::Whole(object.clone()));
+                chunk.push(prefix.as_bytes(), object.bytes());
                 chunk.written(0).put_slice(FRAME_END.as_bytes());
             } else if is_stored {
                 let out = chunk.written(room);
@@ -327,7 +329,7 @@ impl Frames {
                 chunk.written(0).put_slice(&self.frame(EventType::Added, object, headings));
             }
         }
-        chunk.some().unwrap_or_else(|| Bytes::new().into())
+        chunk.some().unwrap_or_default()
     }
 
     /// The key of this representation among shared encodings; `None` is the stored bytes. Its last

@@ -5,13 +5,13 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use crate::answer::body::{CHUNK, Data, Piece, Pieces};
+use crate::answer::body::{CHUNK, Data};
 
 /// A chunk under construction: bytes that are written for this response, and shared bytes of
 /// objects between them.
 #[derive(Default)]
 pub(super) struct Chunk {
-    pieces: Pieces,
+    pieces: Data,
     /// The bytes after the pieces.
     written: BytesMut,
 }
@@ -35,24 +35,19 @@ impl Chunk {
     }
 
     /// Adds a piece, and a few bytes before it.
-    pub(super) fn push(&mut self, before: &'static [u8], piece: Piece) {
+    pub(super) fn push(&mut self, before: &'static [u8], piece: Bytes) {
         if !self.written.is_empty() {
             self.written.put_slice(before);
-            self.pieces.push(Piece::Bytes(self.written.split().freeze()));
-        } else if !before.is_empty() {
-            self.pieces.push(Piece::Bytes(Bytes::from_static(before)));
+            self.pieces.push(self.written.split().freeze());
+        } else {
+            self.pieces.push(Bytes::from_static(before));
         }
         self.pieces.push(piece);
     }
 
     pub(super) fn some(mut self) -> Option<Data> {
-        if self.pieces.remaining() == 0 {
-            return (!self.written.is_empty()).then(|| self.written.into());
-        }
-        if !self.written.is_empty() {
-            self.pieces.push(Piece::Bytes(self.written.freeze()));
-        }
-        Some(Data::Pieces(self.pieces.into()))
+        self.pieces.push(self.written.freeze());
+        self.pieces.has_remaining().then_some(self.pieces)
     }
 }
 
@@ -65,11 +60,11 @@ mod tests {
         let large = Bytes::from(vec![b'x'; PIECE_MIN]);
         let mut chunk = Chunk::default();
         chunk.written(10).put_slice(b"[");
-        chunk.push(b"<", Piece::Bytes(large.clone()));
-        chunk.push(b",", Piece::Bytes(large.clone()));
+        chunk.push(b"<", large.clone());
+        chunk.push(b",", large.clone());
         chunk.written(10).put_slice(b"]");
         assert_eq!(chunk.len(), 2 * PIECE_MIN + 4);
-        let Some(Data::Pieces(mut pieces)) = chunk.some() else { panic!("it has pieces") };
+        let mut pieces = chunk.some().unwrap();
         pieces.advance(2);
         assert_eq!(pieces.chunk().as_ptr(), large.as_ptr());
         pieces.advance(PIECE_MIN);
@@ -85,6 +80,6 @@ mod tests {
         let mut chunk = Chunk::default();
         assert!(Chunk::default().some().is_none());
         chunk.written(0).put_slice(b"ab");
-        assert!(matches!(chunk.some(), Some(Data::Bytes(bytes)) if bytes == "ab"));
+        assert_eq!(chunk.some().unwrap().chunk(), b"ab");
     }
 }

@@ -4,29 +4,25 @@
 //! [`Server::handle`], and so can a test.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use bytes::Bytes;
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use headwater_api::Status;
-use headwater_api::accept::Representation;
 use headwater_api::query::Query;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode};
-use hyper::body::Incoming;
 
-use crate::answer::body::{self, Finish, Response};
+use crate::answer::body::{self, RequestBody, Response};
 use crate::answer::status;
 use crate::front::identity::{Identity, Peer};
-use crate::front::listen;
+use crate::front::listen::{self, Handler};
 use crate::random;
 use crate::request::authorize::{self, Attributes};
 use crate::request::call::Call;
 use crate::request::impersonate;
 use crate::request::observe::RequestMetrics;
-use crate::request::route::{ResourcePath, Route, RouteError, Target, Verb, route};
+use crate::request::route::{self, ResourcePath, Route, Target, Verb};
 use crate::server::Server;
 use crate::upkeep::after_write::AFTER_WRITE;
 use crate::verbs::{delete, discovery, encode, patch, read, subresource, watch, write};
@@ -34,121 +30,112 @@ use crate::verbs::{delete, discovery, encode, patch, read, subresource, watch, w
 static AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
 impl Server {
-    /// Handles one request.
-    pub async fn handle<B>(&self, peer: &Peer, request: Request<B>) -> Response
-    where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let audit_id = audit_id(request.headers());
-        let answered = AssertUnwindSafe(self.answer(peer, request)).catch_unwind().await;
-        let mut response = answered.unwrap_or_else(|_| {
-            self.metrics().panics.with(&[]).inc();
-            panicked()
-        });
-        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            let headers = response.headers_mut();
-            headers.insert(AUDIT_ID.clone(), audit_id);
-            headers
-                .entry(header::CACHE_CONTROL)
-                .or_insert(HeaderValue::from_static("no-cache, private"));
-        }
-        response
+    /// Handles the requests of a listener.
+    pub(crate) fn handler(&self) -> Handler {
+        let server = self.clone();
+        Arc::new(move |peer, request| {
+            let server = server.clone();
+            async move { server.handle(&peer, request).await }.boxed()
+        })
     }
 
-    async fn answer<B>(&self, peer: &Peer, request: Request<B>) -> Response
-    where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
+    /// Handles one request. A panic fails only that request (R46).
+    pub fn handle<'a>(
+        &'a self,
+        peer: &'a Peer,
+        request: Request<RequestBody>,
+    ) -> BoxFuture<'a, Response> {
+        let audit_id = audit_id(request.headers());
+        let answered = AssertUnwindSafe(self.answer(peer, request)).catch_unwind();
+        let headed = async move {
+            let mut response = answered.await.unwrap_or_else(|_| {
+                tracing::error!("a handler panicked");
+                self.metrics().panics.with(&[]).inc();
+                let text = "This request caused apiserver to panic. Look in the logs for details.";
+                body::text(StatusCode::INTERNAL_SERVER_ERROR, text)
+            });
+            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                let headers = response.headers_mut();
+                headers.insert(AUDIT_ID.clone(), audit_id);
+                headers
+                    .entry(header::CACHE_CONTROL)
+                    .or_insert(HeaderValue::from_static("no-cache, private"));
+            }
+            response
+        };
+        headed.boxed()
+    }
+
+    /// Determines the user, the route and the flow of a request, and whether it is allowed.
+    async fn answer(&self, peer: &Peer, mut request: Request<RequestBody>) -> Response {
         let identified = self.identify(peer, request.headers()).await;
         let result = if identified.is_ok() { "success" } else { "error" };
         self.metrics().authentication_attempts.with(&[result]).inc();
         let Ok(identity) = identified else {
             return status::response(&status::unauthorized());
         };
-        let (mut parts, body) = request.into_parts();
-        let identity = match impersonate::acting(identity, &mut parts.headers) {
+        let identity = match impersonate::acting(identity, request.headers_mut()) {
             Ok(identity) => identity,
             Err(status) => return refused(&status),
         };
-        let query = match Query::parse(parts.uri.query().unwrap_or_default()) {
+        let query = match Query::parse(request.uri().query().unwrap_or_default()) {
             Ok(query) => query,
             Err(status) => return status::response(&status),
         };
-        let path = parts.uri.path().to_owned();
-        let found = route(&self.registry(), &parts.method, &path, &query);
-        let attributes = match &found {
-            Ok(found) => Attributes::of(found, &path),
-            Err(_) => Attributes::Path { verb: Verb::of_path(&parts.method).as_str(), path: &path },
-        };
-        let is_watch = found.as_ref().is_ok_and(|found| found.verb == Verb::Watch);
-        if let (false, Err(status)) = (is_watch, query.timeout()) {
+        let path = request.uri().path();
+        let route = route::route(&self.registry(), request.method(), path, &query);
+        if let (false, Err(status)) = (route.verb == Verb::Watch, query.timeout()) {
             return status::response(&status);
         }
-        let Some(flow) = self.flows().classify(&identity, &attributes) else {
-            return self.routed(peer, identity, found, query, parts, body).await;
+        let attributes = Attributes::of(&route, path);
+        let flow = self.flows().classify(&identity, &attributes);
+        if let Some(flow) = &flow {
+            let labels = [flow.level.as_str(), flow.schema.as_str()];
+            self.metrics().flow_dispatched.with(&labels).inc();
+        }
+        // A client without permission must not learn what exists (R48).
+        let mut response = match authorize::authorize(&identity, &attributes) {
+            Ok(()) => self.execute(peer, identity, query, route, request).await,
+            Err(status) => refused(&status),
         };
-        let labels = [flow.level.as_str(), flow.schema.as_str()];
-        self.metrics().flow_dispatched.with(&labels).inc();
-        let mut response = self.routed(peer, identity, found, query, parts, body).await;
-        flow.sign(&mut response);
+        if let Some(flow) = flow {
+            flow.sign(&mut response);
+        }
         response
     }
 
-    /// Handles a request whose route is known.
-    async fn routed<B>(
+    /// Executes an allowed request: starts a watch, or calls another handler within the deadline.
+    async fn execute(
         &self,
         peer: &Peer,
         identity: Arc<Identity>,
-        found: Result<Route, RouteError>,
         query: Query,
-        mut parts: http::request::Parts,
-        body: B,
-    ) -> Response
-    where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let path = parts.uri.path().to_owned();
-        // A client without permission must not learn what exists (R48).
-        let attributes = match &found {
-            Ok(found) => Attributes::of(found, &path),
-            Err(_) => Attributes::Path { verb: Verb::of_path(&parts.method).as_str(), path: &path },
-        };
-        if let Err(status) = authorize::authorize(&identity, &attributes) {
-            return refused(&status);
+        route: Route,
+        request: Request<RequestBody>,
+    ) -> Response {
+        match &route.target {
+            Target::Invalid(Some(status)) => return status::response(status),
+            Target::Invalid(None) => return body::page_not_found(),
+            _ => {}
         }
-        let found = match found {
-            Ok(found) => found,
-            Err(RouteError::Page) => return body::page_not_found(),
-            Err(RouteError::Status(status)) => return status::response(&status),
-        };
+        let observed = RequestMetrics::new(self.metrics(), &route, &query);
+        let (mut parts, body) = request.into_parts();
         let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
-        let agent = parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
-        let finish = Finish::of(&parts.headers, query.pretty(agent.unwrap_or_default()));
-        let observed = RequestMetrics::new(self.metrics(), &found, &query);
-        let mut call = Call {
-            identity,
-            method: parts.method,
-            path,
-            headers: parts.headers,
-            query,
-            raw_query: parts.uri.query().unwrap_or_default().to_owned(),
-            finish,
-            representation: Representation::default(),
-            warnings: Mutex::default(),
-            reading: AtomicBool::new(false),
+        let mut call = Call::new(identity, parts, query);
+        let answered = match (call.negotiate(&route), &route.target) {
+            (Err(status), _) => Err(status),
+            (Ok(()), Target::Resource(resource)) if route.verb == Verb::Watch => {
+                watch::start(self, &call, resource, upgrade, peer).await
+            }
+            (Ok(()), _) => {
+                let longest = self.settings().request_timeout;
+                let asked = call.query.timeout().unwrap_or_default(); // `answer` refuses errors
+                let deadline = asked.map_or(longest, |asked| asked.min(longest));
+                let dispatched = self.dispatch(&call, route, body).boxed();
+                let answered = tokio::time::timeout(deadline, dispatched).await;
+                answered.unwrap_or_else(|_| Err(call.timed_out()))
+            }
         };
-        if let Err(status) = call.negotiate(&found) {
-            return observed.answered(encode::status(&call, &status));
-        }
-        if let (Target::Resource(resource), Verb::Watch) = (&found.target, found.verb) {
-            let started = watch::start(self, &call, resource, upgrade, peer).await;
-            let response = started.unwrap_or_else(|status| encode::status(&call, &status));
-            return observed.answered(call.with_warnings(response));
-        }
-        let answered = self.within_deadline(&call, found, body).await;
         let mut response = answered.unwrap_or_else(|status| encode::status(&call, &status));
         if response.status() == StatusCode::REQUEST_TIMEOUT {
             // The rest of the body would be parsed as the next request.
@@ -157,87 +144,52 @@ impl Server {
         observed.answered(call.with_warnings(response))
     }
 
-    async fn within_deadline<B>(
+    /// Calls the handler of the verb. The body is read only if the verb is served.
+    async fn dispatch(
         &self,
         call: &Call,
-        found: Route,
-        body: B,
-    ) -> Result<Response, Status>
-    where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let longest = self.settings().request_timeout;
-        let deadline = call.query.timeout()?.map_or(longest, |asked| asked.min(longest));
-        let answered = tokio::time::timeout(deadline, self.dispatch(call, found, body)).await;
-        answered.unwrap_or_else(|_| {
-            if call.reading.load(Relaxed) {
-                return Err(status::body_timeout());
-            }
-            let why = "Timeout: request did not complete within the allotted timeout";
-            Err(Status::failure(504, "Timeout", why))
-        })
-    }
-
-    async fn dispatch<B>(&self, call: &Call, found: Route, body: B) -> Result<Response, Status>
-    where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        match found.target {
-            Target::Path(segments) => discovery::path(self, call, &segments).await,
-            Target::Missing { status: None, .. } => Ok(body::page_not_found()),
-            Target::Missing { status: Some(status), .. } => Err(status),
-            Target::Resource(resource) => {
-                let response = self.resource(call, found.verb, &resource, body).await?;
-                if found.verb.is_read() {
-                    return Ok(response);
-                }
-                for step in AFTER_WRITE.iter().filter(|step| (step.applies)(self, &resource)) {
-                    (step.run)(self, &resource).await;
-                }
-                Ok(response)
-            }
-        }
-    }
-
-    async fn resource<B>(
-        &self,
-        call: &Call,
-        verb: Verb,
-        resource: &ResourcePath,
-        body: B,
-    ) -> Result<Response, Status>
-    where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        if is_out_of_scope(verb, resource) {
+        route: Route,
+        body: RequestBody,
+    ) -> Result<Response, Status> {
+        let (verb, resource) = match route.target {
+            Target::Path(segments) => return discovery::path(self, call, &segments).await,
+            Target::Missing { status: Some(status), .. } => return Err(status),
+            Target::Missing { .. } | Target::Invalid(_) => return Ok(body::page_not_found()),
+            Target::Resource(resource) => (route.verb, resource),
+        };
+        if is_out_of_scope(verb, &resource) {
             return Ok(body::page_not_found());
         }
-        check_verb(call, verb, resource)?;
-        call.warn(resource.kind.deprecation.as_ref().map(ToString::to_string));
+        check_verb(call, verb, &resource)?;
+        let kind = &resource.kind;
+        call.warn(kind.deprecation.as_ref().map(ToString::to_string));
         let writes_parent = subresource::writes_parent(&resource.subresource);
         match verb {
-            Verb::List => return read::list(self, call, resource).await,
-            Verb::Get if writes_parent => return read::get(self, call, resource).await,
-            Verb::Get => return subresource::get(self, call, resource).await,
+            Verb::List => return read::list(self, call, &resource).await,
+            Verb::Get if writes_parent => return read::get(self, call, &resource).await,
+            Verb::Get => return subresource::get(self, call, &resource).await,
             _ => {}
         }
-        call.reading.store(true, Relaxed);
-        let bytes = body::read(&call.headers, body).await?;
-        call.reading.store(false, Relaxed);
-        if !writes_parent || subresource::is_transient(&resource.kind) {
-            return subresource::write(self, call, resource, bytes).await;
-        }
-        let written = match verb {
-            Verb::Create => write::create(self, call, resource, bytes).await?,
-            Verb::Update => write::update(self, call, resource, bytes).await?,
-            Verb::Patch => patch::patch(self, call, resource, bytes).await?,
-            Verb::Delete => return delete::one(self, call, resource, &bytes).await,
-            _ => return delete::collection(self, call, resource, &bytes).await,
+        let bytes = call.read(body).await?;
+        let response = match verb {
+            _ if !writes_parent || subresource::is_transient(kind) => {
+                subresource::write(self, call, &resource, bytes).await?
+            }
+            Verb::Delete => delete::one(self, call, &resource, &bytes).await?,
+            Verb::DeleteCollection => delete::collection(self, call, &resource, &bytes).await?,
+            _ => {
+                let written = match verb {
+                    Verb::Create => write::create(self, call, &resource, bytes).await?,
+                    Verb::Update => write::update(self, call, &resource, bytes).await?,
+                    _ => patch::patch(self, call, &resource, bytes).await?,
+                };
+                encode::written(self, call, kind, &written)?
+            }
         };
-        encode::written(self, call, &resource.kind, &written)
+        for step in AFTER_WRITE.iter().filter(|step| (step.applies)(self, &resource)) {
+            (step.run)(self, &resource).await;
+        }
+        Ok(response)
     }
 }
 
@@ -265,14 +217,6 @@ fn check_verb(call: &Call, verb: Verb, resource: &ResourcePath) -> Result<(), St
     Ok(())
 }
 
-impl listen::Handle for Server {
-    type Body = body::Body;
-
-    async fn handle(&self, peer: Arc<Peer>, request: Request<Incoming>) -> Response {
-        Server::handle(self, &peer, request).await
-    }
-}
-
 /// A refusal that no browser interprets as a document.
 fn refused(status: &Status) -> Response {
     let mut response = status::response(status);
@@ -288,13 +232,6 @@ fn audit_id(headers: &HeaderMap) -> HeaderValue {
             HeaderValue::from_str(&made).unwrap_or_else(|_| HeaderValue::from_static(""))
         }
     }
-}
-
-/// The response to a request whose handler panicked: a panic fails only that request (R46).
-fn panicked() -> Response {
-    tracing::error!("a handler panicked");
-    let text = "This request caused apiserver to panic. Look in the logs for details.";
-    body::text(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
 /// Whether a request writes to a namespaced custom kind without a namespace: that path does not

@@ -80,7 +80,7 @@ impl Running {
 
     /// Serves the connections of a listener until the server stops.
     pub fn listen(&mut self, listener: Listener) {
-        self.listeners.spawn(listener.run(self.server.clone(), self.stop_listening.clone()));
+        self.listeners.spawn(listener.run(self.server.handler(), self.stop_listening.clone()));
     }
 
     /// Runs a background part until the server stops. A part that ends earlier is a failure.

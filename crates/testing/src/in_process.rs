@@ -10,8 +10,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use headwater_server::Server;
 use headwater_server::identity::Peer;
+use headwater_server::{Server, body};
 use http::Request;
 use http::header::{HeaderValue, USER_AGENT};
 use http_body_util::BodyExt;
@@ -46,6 +46,7 @@ impl Service<Request<Body>> for InProcess {
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         request.headers_mut().entry(USER_AGENT).or_insert(AGENT);
+        let request = request.map(body::request);
         let (server, peer) = (self.server.clone(), Arc::clone(&self.peer));
         Box::pin(async move { Ok(server.handle(&peer, request).await.map(in_bytes)) })
     }

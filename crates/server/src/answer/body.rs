@@ -29,6 +29,9 @@ pub type Body = UnsyncBoxBody<Data, io::Error>;
 /// A response.
 pub type Response = http::Response<Body>;
 
+/// The body of a request.
+pub type RequestBody = UnsyncBoxBody<Bytes, io::Error>;
+
 /// The largest request body (S8.28).
 pub const REQUEST_MAX: usize = 3 * 1024 * 1024;
 
@@ -104,12 +107,17 @@ impl From<Data> for Bytes {
     }
 }
 
-/// Reads a request body of at most [`REQUEST_MAX`] bytes.
-pub async fn read<B>(headers: &HeaderMap, body: B) -> Result<Bytes, Status>
+/// Boxes the body of a request: all handlers get the same type.
+pub fn request<B>(body: B) -> RequestBody
 where
-    B: http_body::Body<Data = Bytes>,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    body.map_err(io::Error::other).boxed_unsync()
+}
+
+/// Reads a request body of at most [`REQUEST_MAX`] bytes.
+pub async fn read(headers: &HeaderMap, body: RequestBody) -> Result<Bytes, Status> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     if announced.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) > REQUEST_MAX as u64 {
         return Err(status::too_large(REQUEST_MAX));

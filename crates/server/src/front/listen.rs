@@ -4,34 +4,34 @@
 //! limit, or at a shutdown that lets requests in flight finish; no connection delays another.
 
 use std::collections::HashMap;
-use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
-use http::{Request, Response};
-use hyper::body::Incoming;
+use futures::future::BoxFuture;
+use http::Request;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::answer::body::{RequestBody, Response};
 use crate::front::identity::{ClientCertificate, Peer, Transport};
 use crate::front::tls::Acceptor;
 use crate::lock::lock;
 use crate::system::metrics::Metrics;
 
 mod connection;
-mod chunked;
 mod gate;
+mod detached;
 mod head;
 mod activity;
 
 use activity::Activities;
-pub use gate::{HangUp, LongRunning};
+pub use detached::LongRunning;
+pub use gate::HangUp;
 
 /// The maximum number of headers of a request.
 pub const HEADERS_MAX: usize = 200;
@@ -43,23 +43,9 @@ const BACKLOG: u32 = 4096;
 /// The pause after a failed accept, for example when file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// One part of a response body: bytes, or a buffer that can be sent without copying.
-pub trait Part: Buf + From<Bytes> + Send + Sync + 'static {}
-
-impl<T: Buf + From<Bytes> + Send + Sync + 'static> Part for T {}
-
-/// Handles requests.
-pub trait Handle: Clone + Send + Sync + 'static {
-    /// The body of responses.
-    type Body: http_body::Body<Data: Part, Error = io::Error> + Send + Unpin + 'static;
-
-    /// Handles one request.
-    fn handle(
-        &self,
-        peer: Arc<Peer>,
-        request: Request<Incoming>,
-    ) -> impl Future<Output = Response<Self::Body>> + Send;
-}
+/// Handles one request. Boxed, so that the code of connections is compiled once.
+pub type Handler =
+    Arc<dyn Fn(Arc<Peer>, Request<RequestBody>) -> BoxFuture<'static, Response> + Send + Sync>;
 
 /// Limits and timeouts of connections.
 #[derive(Clone, Debug)]
@@ -180,7 +166,7 @@ impl Listener {
     }
 
     /// Accepts and serves connections until stopped, then waits for requests in flight.
-    pub async fn run<H: Handle>(self, handler: H, stop: CancellationToken) {
+    pub async fn run(self, handler: Handler, stop: CancellationToken) {
         let shared = Arc::new(ListenerState {
             handler,
             options: self.options.clone(),
@@ -220,11 +206,11 @@ impl Listener {
         }
     }
 
-    fn serve<H: Handle>(
+    fn serve(
         &self,
         connections: &mut JoinSet<()>,
         limits: &ConnectionLimits,
-        shared: &Arc<ListenerState<H>>,
+        shared: &Arc<ListenerState>,
         socket: TcpStream,
         from: SocketAddr,
     ) {
@@ -262,8 +248,8 @@ enum Event {
 }
 
 /// The state shared by the connections of a listener.
-struct ListenerState<H> {
-    handler: H,
+struct ListenerState {
+    handler: Handler,
     options: Options,
     metrics: Metrics,
     /// HTTP/2 streams and upgraded connections.
@@ -274,7 +260,7 @@ struct ListenerState<H> {
 }
 
 /// Waits for every connection and its tasks until the grace period ends.
-async fn drain<H>(mut connections: JoinSet<()>, shared: &ListenerState<H>) {
+async fn drain(mut connections: JoinSet<()>, shared: &ListenerState) {
     shared.tasks.close();
     shared.activities.hang_up();
     let all = async {

@@ -40,7 +40,9 @@ impl<'a> Attributes<'a> {
     /// The attributes of a routed request.
     pub(crate) fn of(route: &'a Route, path: &'a str) -> Attributes<'a> {
         match &route.target {
-            Target::Path(_) => Attributes::Path { verb: route.verb.as_str(), path },
+            Target::Path(_) | Target::Invalid(_) => {
+                Attributes::Path { verb: route.verb.as_str(), path }
+            }
             Target::Resource(resource) => Attributes::Resource {
                 verb: route.verb.as_str(),
                 group: &resource.kind.group,

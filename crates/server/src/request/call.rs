@@ -1,15 +1,17 @@
 //! One request as handlers see it: everything but its target and its body.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use headwater_api::Status;
 use headwater_api::accept::{Endpoint, Representation};
 use headwater_api::query::Query;
-use http::Method;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, request};
 
-use crate::answer::body::{Finish, Response};
+use crate::answer::body::{self, Finish, RequestBody, Response};
+use crate::answer::status;
 use crate::front::identity::Identity;
 use crate::lock::lock;
 use crate::request::route::{Route, Target, Verb};
@@ -26,12 +28,45 @@ pub(crate) struct Call {
     pub(crate) finish: Finish,
     pub(crate) representation: Representation,
     /// Warnings for the client, sent on success and on failure (S1.44).
-    pub(crate) warnings: Mutex<Vec<String>>,
+    warnings: Mutex<Vec<String>>,
     /// Whether the body is being read.
-    pub(crate) reading: AtomicBool,
+    reading: AtomicBool,
 }
 
 impl Call {
+    pub(crate) fn new(identity: Arc<Identity>, parts: request::Parts, query: Query) -> Call {
+        let agent = parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
+        Call {
+            identity,
+            finish: Finish::of(&parts.headers, query.pretty(agent.unwrap_or_default())),
+            method: parts.method,
+            path: parts.uri.path().to_owned(),
+            headers: parts.headers,
+            query,
+            raw_query: parts.uri.query().unwrap_or_default().to_owned(),
+            representation: Representation::default(),
+            warnings: Mutex::default(),
+            reading: AtomicBool::new(false),
+        }
+    }
+
+    /// Reads the body of the request.
+    pub(crate) async fn read(&self, body: RequestBody) -> Result<Bytes, Status> {
+        self.reading.store(true, Relaxed);
+        let bytes = body::read(&self.headers, body).await?;
+        self.reading.store(false, Relaxed);
+        Ok(bytes)
+    }
+
+    /// The error of a request that took too long.
+    pub(crate) fn timed_out(&self) -> Status {
+        if self.reading.load(Relaxed) {
+            return status::body_timeout();
+        }
+        let why = "Timeout: request did not complete within the allotted timeout";
+        Status::failure(504, "Timeout", why)
+    }
+
     /// A header as text; empty if it is missing or not text.
     pub(crate) fn header(&self, name: HeaderName) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()

@@ -78,7 +78,7 @@ impl Verb {
     }
 
     /// The verb of a method on a non-resource path.
-    pub(crate) fn of_path(method: &Method) -> Verb {
+    fn of_path(method: &Method) -> Verb {
         match method.as_str() {
             "GET" => Verb::Get,
             "HEAD" => Verb::Head,
@@ -163,6 +163,8 @@ pub enum Target {
         /// For authorization.
         resource: String,
     },
+    /// A path that cannot be parsed: it has this Status, or the plain text 404.
+    Invalid(Option<Status>),
 }
 
 /// Objects of a kind.
@@ -187,36 +189,24 @@ impl ResourcePath {
     }
 }
 
-/// The answer to a path that has no route.
-#[derive(Debug)]
-pub enum RouteError {
-    /// Answer with a Status.
-    Status(Status),
-    /// Answer with the plain text 404.
-    Page,
-}
-
 /// Reads method, path and query.
-pub fn route(
-    registry: &Registry,
-    method: &Method,
-    path: &str,
-    query: &Query,
-) -> Result<Route, RouteError> {
-    let segments = segments(registry, path)?;
-    let target = target(registry, segments)?;
+pub fn route(registry: &Registry, method: &Method, path: &str, query: &Query) -> Route {
+    let target = segments(registry, path)
+        .and_then(|segments| target(registry, segments))
+        .unwrap_or_else(Target::Invalid);
     let verb = match &target {
         Target::Resource(resource) => Verb::of_resource(resource, method, query),
-        Target::Path(_) => Verb::of_path(method),
+        Target::Path(_) | Target::Invalid(_) => Verb::of_path(method),
         Target::Missing { .. } => Verb::of_missing(method),
     };
-    Ok(Route { target, verb })
+    Route { target, verb }
 }
 
-/// Splits and decodes a path. A double slash matches nothing; a trailing slash is dropped.
-fn segments(registry: &Registry, path: &str) -> Result<Vec<String>, RouteError> {
-    let decoded = decode(path).ok_or(RouteError::Page)?;
-    let trimmed = decoded.strip_prefix('/').ok_or(RouteError::Page)?;
+/// Splits and decodes a path. A double slash matches nothing; a trailing slash is dropped. The error
+/// is the content of [`Target::Invalid`], as below.
+fn segments(registry: &Registry, path: &str) -> Result<Vec<String>, Option<Status>> {
+    let decoded = decode(path).ok_or(None)?;
+    let trimmed = decoded.strip_prefix('/').ok_or(None)?;
     let trimmed = trimmed.strip_suffix('/').unwrap_or(trimmed);
     if trimmed.is_empty() {
         return Ok(Vec::new());
@@ -231,10 +221,7 @@ fn segments(registry: &Registry, path: &str) -> Result<Vec<String>, RouteError> 
             }
             _ => false,
         };
-        return Err(match is_known {
-            true => RouteError::Status(status::no_such_resource()),
-            false => RouteError::Page,
-        });
+        return Err(is_known.then(status::no_such_resource));
     }
     Ok(segments)
 }
@@ -255,7 +242,7 @@ fn decode(path: &str) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
 }
 
-fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, RouteError> {
+fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, Option<Status>> {
     let words: Vec<&str> = segments.iter().map(String::as_str).collect();
     let (group, version, rest) = match words.as_slice() {
         ["api", version, rest @ ..] if !rest.is_empty() => ("", *version, rest),
@@ -313,12 +300,12 @@ fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, RouteErr
 }
 
 /// Rejects names that cannot be part of a key (S3.6).
-fn check_segment(what: &str, segment: &str) -> Result<(), RouteError> {
+fn check_segment(what: &str, segment: &str) -> Result<(), Option<Status>> {
     let why = match segment {
         "." | ".." => format!("may not be '{segment}'"),
         segment if segment.contains('%') => "may not contain '%'".to_owned(),
         _ => return Ok(()),
     };
     let message = format!("{what} parameter invalid: \"{segment}\": {why}");
-    Err(RouteError::Status(status::bad_request(message)))
+    Err(Some(status::bad_request(message)))
 }

@@ -15,7 +15,7 @@ use headwater_json::{Value, json};
 use headwater_server::identity::{ClientCertificate, Identity, Peer, Transport};
 use headwater_server::pki::Pki;
 use headwater_server::service_account::Issuer;
-use headwater_server::{Body, Options, Running, Server, Settings, start};
+use headwater_server::{Body, Options, Running, Server, Settings, body, start};
 use headwater_store::{Memory, Store};
 use http::{HeaderMap, Request};
 use http_body::Frame;
@@ -251,7 +251,7 @@ where
         let (name, value) = line.split_once(": ").unwrap();
         made = made.header(name, value);
     }
-    server.handle(peer, made.body(body).unwrap()).await
+    server.handle(peer, made.body(body::request(body)).unwrap()).await
 }
 
 async fn send(server: &Server, peer: &Peer, request: &str, body: Bytes) -> Answer {

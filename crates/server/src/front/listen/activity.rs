@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::Options;
+use super::detached::HeadState;
 use super::head::Head;
 use crate::lock::lock;
 
@@ -33,21 +34,12 @@ pub(super) struct Activity {
     begun: AtomicU32,
     /// Whether the arriving head gives the length of its body in two ways.
     ambiguous: AtomicBool,
-    /// The state of the response head that precedes a detached body.
-    detached_head: AtomicU8,
     hang_up: Notify,
     timeout_header: Duration,
     timeout_idle: Duration,
     /// The registry of the listener, and the number of this entry.
     registration: (Arc<Activities>, u64),
 }
-
-/// No response head is written.
-const HEAD_UNWRITTEN: u8 = 0;
-/// The head is in hyper's buffer.
-const HEAD_WRITTEN: u8 = 1;
-/// hyper has flushed the head and everything before it.
-const HEAD_SENT: u8 = 2;
 
 /// The registry of all connections of a listener. At a shutdown each connection is notified through
 /// its own activity: one shared notification would be contended at every wake-up.
@@ -109,7 +101,6 @@ impl Activity {
             arriving: AtomicBool::new(true),
             begun: AtomicU32::new(0),
             ambiguous: AtomicBool::new(false),
-            detached_head: AtomicU8::new(HEAD_UNWRITTEN),
             hang_up: Notify::new(),
             timeout_header: options.timeout_header,
             timeout_idle: options.timeout_idle,
@@ -132,31 +123,6 @@ impl Activity {
     /// Whether the head that has just arrived was ambiguous; resets the flag for the next request.
     pub(super) fn take_ambiguous(&self) -> bool {
         self.ambiguous.swap(false, Relaxed)
-    }
-
-    /// Records that hyper polls the placeholder of a detached body: the head is in its buffer. Later
-    /// polls change nothing.
-    pub(super) fn head_is_written(&self) {
-        if self.detached_head.load(Relaxed) == HEAD_UNWRITTEN {
-            self.detached_head.store(HEAD_WRITTEN, Relaxed);
-        }
-    }
-
-    /// Records a flush; hyper flushes only after it has written everything.
-    fn flushed(&self) {
-        if self.detached_head.load(Relaxed) == HEAD_WRITTEN {
-            self.detached_head.store(HEAD_SENT, Relaxed);
-        }
-    }
-
-    /// Whether hyper has sent the head of a detached body.
-    pub(super) fn head_is_sent(&self) -> bool {
-        self.detached_head.load(Relaxed) == HEAD_SENT
-    }
-
-    /// Resets the state for the next response.
-    pub(super) fn head_is_taken(&self) {
-        self.detached_head.store(HEAD_UNWRITTEN, Relaxed);
     }
 
     /// Asks the connection to close after the requests in flight.
@@ -208,15 +174,24 @@ pub(super) struct ActivityStream<S> {
     activity: Arc<Activity>,
     /// HTTP/1 only: the number of the request and the scan of its head.
     head: Option<(u32, Head)>,
+    /// Records flushes, for detached bodies.
+    response_head: HeadState,
 }
 
 impl<S> ActivityStream<S> {
-    pub(super) fn http1(stream: S, early: Bytes, activity: Arc<Activity>) -> ActivityStream<S> {
-        ActivityStream { stream, early, activity, head: Some((0, Head::default())) }
+    pub(super) fn http1(
+        stream: S,
+        early: Bytes,
+        activity: Arc<Activity>,
+        response_head: HeadState,
+    ) -> ActivityStream<S> {
+        let head = Some((0, Head::default()));
+        ActivityStream { stream, early, activity, head, response_head }
     }
 
     pub(super) fn http2(stream: S, activity: Arc<Activity>) -> ActivityStream<S> {
-        ActivityStream { stream, early: Bytes::new(), activity, head: None }
+        let (early, response_head) = Default::default();
+        ActivityStream { stream, early, activity, head: None, response_head }
     }
 
     /// The stream and the unread early bytes.
@@ -285,7 +260,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ActivityStream<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-        self.activity.flushed();
+        self.response_head.flushed();
         Poll::Ready(Ok(()))
     }
 
@@ -309,6 +284,11 @@ mod tests {
         from.elapsed().as_secs()
     }
 
+    fn stream(activity: &Arc<Activity>) -> ActivityStream<tokio::io::Empty> {
+        let head = HeadState::default();
+        ActivityStream::http1(tokio::io::empty(), Bytes::new(), activity.clone(), head)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_silent_connection_gets_the_header_timeout() {
         assert_eq!(patience(&activity()).await, 32);
@@ -326,7 +306,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_header_timeout_begins_at_the_first_byte_of_a_request() {
         let activity = activity();
-        let mut stream = ActivityStream::http1(tokio::io::empty(), Bytes::new(), activity.clone());
+        let mut stream = stream(&activity);
         activity.begin();
         activity.end();
         tokio::time::advance(Duration::from_secs(10)).await;
@@ -358,7 +338,7 @@ mod tests {
     #[tokio::test]
     async fn an_ambiguous_head_is_reported_once_and_does_not_affect_the_next() {
         let activity = activity();
-        let mut stream = ActivityStream::http1(tokio::io::empty(), Bytes::new(), activity.clone());
+        let mut stream = stream(&activity);
         stream.arrived(b"POST / HTTP/1.1\r\nContent-Length: 1\r\n");
         stream.arrived(b"Transfer-Encoding: chunked\r\n\r\n");
         activity.begin();

@@ -6,7 +6,6 @@
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,9 +19,9 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use super::activity::{Activity, ActivityStream};
-use super::chunked;
-use super::gate::{DetachedBody, Gate};
-use super::{HEADER_BLOCK_MAX, HEADERS_MAX, Handle, ListenerState};
+use super::detached::{self, DetachedBody, HeadState};
+use super::gate::{Gate, TrackedBody};
+use super::{HEADER_BLOCK_MAX, HEADERS_MAX, ListenerState};
 use crate::front::identity::{ClientCertificate, Peer, Transport};
 use crate::front::tls::{Acceptor, Protocol};
 
@@ -64,8 +63,8 @@ impl ConnectionPhase {
 }
 
 /// Serves TLS on a socket.
-pub(super) fn serve_tls<H: Handle>(
-    shared: Arc<ListenerState<H>>,
+pub(super) fn serve_tls(
+    shared: Arc<ListenerState>,
     acceptor: Acceptor,
     socket: TcpStream,
     peer: Peer,
@@ -86,8 +85,8 @@ pub(super) fn serve_tls<H: Handle>(
 }
 
 /// Serves plain HTTP/1.1 on a loopback socket.
-pub(super) fn serve_plain<H: Handle>(
-    shared: Arc<ListenerState<H>>,
+pub(super) fn serve_plain(
+    shared: Arc<ListenerState>,
     socket: TcpStream,
     peer: Peer,
 ) -> ConnectionPhase {
@@ -126,26 +125,19 @@ async fn explain_tls(mut socket: TcpStream) {
 }
 
 /// Serves HTTP/1 requests until the connection ends or a body is detached. Reads `early` first.
-fn http1<H: Handle, S: Socket>(gate: Arc<Gate<H>>, stream: S, early: Bytes) -> ConnectionPhase {
+fn http1<S: Socket>(gate: Arc<Gate>, stream: S, early: Bytes) -> ConnectionPhase {
     let service = {
         let gate = gate.clone();
         service_fn(move |request| boxed(gate.clone().answer(request)))
     };
-    let mut connection = http1::Builder::new()
-        .header_read_timeout(None) // `Activity` enforces the timeout
-        .max_headers(HEADERS_MAX)
-        .max_header_size(HEADER_BLOCK_MAX)
-        .max_buf_size(BUFFER_MAX)
-        .serve_connection(
-            TokioIo::new(ActivityStream::http1(stream, early, gate.activity.clone())),
-            service,
-        )
-        .with_upgrades();
+    let stream = ActivityStream::http1(stream, early, gate.activity.clone(), gate.head.clone());
+    let mut connection =
+        http1_builder().serve_connection(TokioIo::new(stream), service).with_upgrades();
     let stop = |connection: Pin<&mut http1::UpgradeableConnection<_, _>>| {
         connection.graceful_shutdown();
     };
     ConnectionPhase::new(async move {
-        let end = drive(&mut connection, stop, &gate.activity).await;
+        let end = drive(&mut connection, stop, &gate.activity, &gate.head).await;
         let parts = connection.into_parts()?;
         let (stream, unread) = parts.io.into_inner().into_inner();
         match end {
@@ -161,16 +153,26 @@ fn http1<H: Handle, S: Socket>(gate: Arc<Gate<H>>, stream: S, early: Bytes) -> C
     })
 }
 
+pub(super) fn http1_builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .header_read_timeout(None) // `Activity` enforces the timeout
+        .max_headers(HEADERS_MAX)
+        .max_header_size(HEADER_BLOCK_MAX)
+        .max_buf_size(BUFFER_MAX);
+    builder
+}
+
 /// Sends a detached body, then serves further requests or closes the connection.
-fn send_detached<H: Handle, S: Socket>(
-    gate: Arc<Gate<H>>,
+fn send_detached<S: Socket>(
+    gate: Arc<Gate>,
     mut stream: S,
-    detached: DetachedBody<H::Body>,
+    detached: DetachedBody<TrackedBody>,
     mut early: Bytes,
 ) -> ConnectionPhase {
     ConnectionPhase::new(async move {
         let DetachedBody { body, keep_alive } = detached;
-        if let Err(error) = chunked::send(&mut stream, body, &mut early).await {
+        if let Err(error) = detached::send(&mut stream, body, &mut early).await {
             tracing::debug!(%error, "connection ended");
             return None;
         }
@@ -182,8 +184,8 @@ fn send_detached<H: Handle, S: Socket>(
     })
 }
 
-fn http2<H: Handle>(gate: &Arc<Gate<H>>, stream: TlsStream<TcpStream>) -> ConnectionPhase {
-    let (shared, activity) = (&gate.shared, gate.activity.clone());
+fn http2(gate: &Arc<Gate>, stream: TlsStream<TcpStream>) -> ConnectionPhase {
+    let (shared, activity, head) = (&gate.shared, gate.activity.clone(), gate.head.clone());
     let service = {
         let gate = gate.clone();
         service_fn(move |request| boxed(gate.clone().answer(request)))
@@ -201,7 +203,7 @@ fn http2<H: Handle>(gate: &Arc<Gate<H>>, stream: TlsStream<TcpStream>) -> Connec
     let stop =
         |connection: Pin<&mut http2::Connection<_, _, Streams>>| connection.graceful_shutdown();
     ConnectionPhase::new(async move {
-        if drive(&mut connection, stop, &activity).await == End::Overdue {
+        if drive(&mut connection, stop, &activity, &head).await == End::Overdue {
             Pin::new(&mut connection).graceful_shutdown();
             // The connection is dropped either way.
             let _ = tokio::time::timeout(GOAWAY_PATIENCE, &mut connection).await;
@@ -210,7 +212,7 @@ fn http2<H: Handle>(gate: &Arc<Gate<H>>, stream: TlsStream<TcpStream>) -> Connec
     })
 }
 
-impl<H: Handle> Gate<H> {
+impl Gate {
     /// Lets the peer read the last response, unless the server is stopping. This is a separate phase,
     /// so that earlier phases need no memory for a second stream.
     fn linger(&self, stream: impl Socket) -> Option<ConnectionPhase> {
@@ -247,6 +249,7 @@ async fn drive<C>(
     connection: &mut C,
     stop_gracefully: impl Fn(Pin<&mut C>),
     activity: &Activity,
+    head: &HeadState,
 ) -> End
 where
     C: Future<Output = hyper::Result<()>> + Unpin,
@@ -257,29 +260,19 @@ where
         tokio::select! {
             biased;
             () = activity.hung_up(), if !stopping => {}
-            end = until_detached(connection, activity) => return end,
+            ended = detached::until_head_is_sent(connection, head) => return match ended {
+                None => End::Detached,
+                Some(Ok(())) => End::Finished,
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "connection ended");
+                    End::Finished
+                }
+            },
             () = &mut overdue => return End::Overdue,
         }
         stopping = true;
         stop_gracefully(Pin::new(connection));
     }
-}
-
-/// Drives a connection until it ends or hyper has sent the head of a detached body.
-async fn until_detached<C>(connection: &mut C, activity: &Activity) -> End
-where
-    C: Future<Output = hyper::Result<()>> + Unpin,
-{
-    std::future::poll_fn(|context| match Pin::new(&mut *connection).poll(context) {
-        Poll::Ready(Ok(())) => Poll::Ready(End::Finished),
-        Poll::Ready(Err(error)) => {
-            tracing::debug!(%error, "connection ended");
-            Poll::Ready(End::Finished)
-        }
-        Poll::Pending if activity.head_is_sent() => Poll::Ready(End::Detached),
-        Poll::Pending => Poll::Pending,
-    })
-    .await
 }
 
 /// Reads the remaining input after the last response. Closing a socket with unread input resets

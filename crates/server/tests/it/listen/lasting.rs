@@ -7,7 +7,7 @@ const WHO_AND_CLOSE: &str = "GET /who HTTP/1.1\r\nHost: x\r\nConnection: close\r
 
 /// Sends `one`, then `two` when the test adds a permit, then ends. Adds a permit to `arrived` when
 /// the stream is complete or dropped.
-pub(super) fn answer(handler: &Scripted) -> Response<Body> {
+pub(super) fn answer(handler: &Scripted) -> Response {
     struct Gone(Arc<Semaphore>);
     impl Drop for Gone {
         fn drop(&mut self) {
@@ -29,16 +29,15 @@ pub(super) fn answer(handler: &Scripted) -> Response<Body> {
 }
 
 /// More than all buffers on the way hold.
-pub(super) fn large_answer() -> Response<Body> {
+pub(super) fn large_answer() -> Response {
     lasting(stream::iter((0..LARGE_CHUNKS).map(|_| Bytes::from(vec![b'x'; LARGE_CHUNK]))))
 }
 
 const LARGE_CHUNK: usize = 1 << 20;
 const LARGE_CHUNKS: usize = 24;
 
-fn lasting(chunks: impl futures::Stream<Item = Bytes> + Send + 'static) -> Response<Body> {
-    let frames = futures::StreamExt::map(chunks, |data| Ok(Frame::data(data)));
-    let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+fn lasting(chunks: impl futures::Stream<Item = Bytes> + Send + 'static) -> Response {
+    let mut response = Response::new(body::stream(chunks));
     response.extensions_mut().insert(LongRunning);
     response
 }

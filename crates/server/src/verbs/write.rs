@@ -56,7 +56,7 @@ pub(crate) async fn create(
     }
     let mut create = Create { server, call, resource, options, value, is_managed: false };
     create.check_type()?;
-    let answer = create.store().await?;
+    let answer = create.run().await?;
     Ok(Written { code: StatusCode::CREATED, answer })
 }
 
@@ -86,36 +86,34 @@ impl Create<'_> {
         }
     }
 
-    async fn store(&mut self) -> Result<Answer, Status> {
+    /// Computes and commits; repeats if a concurrent write intervenes or a generated name is taken.
+    async fn run(&mut self) -> Result<Answer, Status> {
         let prefix = meta(&self.value, "generateName").to_owned();
-        if !meta(&self.value, "name").is_empty() || prefix.is_empty() {
-            return self.attempt().await;
-        }
-        let mut last = None;
-        for _ in 0..NAME_TRIES {
-            metadata(&mut self.value).insert("name".into(), generate_name(&prefix).into());
-            match self.attempt().await {
-                Err(status) if status.reason == "AlreadyExists" => last = Some(status),
-                done => return done,
-            }
-        }
-        let mut status = last.unwrap_or_else(|| status::internal("no name was tried"));
-        status
-            .message
-            .push_str(", the server was not able to generate a unique name for the object");
-        Err(status.retry_after(1))
-    }
-
-    async fn attempt(&mut self) -> Result<Answer, Status> {
+        let is_generated = meta(&self.value, "name").is_empty() && !prefix.is_empty();
+        let mut taken = 0;
         loop {
-            if let Some(answer) = self.try_once().await? {
-                return Ok(answer);
+            if is_generated {
+                metadata(&mut self.value).insert("name".into(), generate_name(&prefix).into());
+            }
+            match self.attempt().await {
+                Ok(Some(answer)) => return Ok(answer),
+                Ok(None) => {}
+                Err(mut status) if is_generated && status.reason == "AlreadyExists" => {
+                    taken += 1;
+                    if taken == NAME_TRIES {
+                        let why =
+                            ", the server was not able to generate a unique name for the object";
+                        status.message.push_str(why);
+                        return Err(status.retry_after(1));
+                    }
+                }
+                Err(status) => return Err(status),
             }
         }
     }
 
     /// One attempt; `None` if a concurrent write changed what it depends on.
-    async fn try_once(&mut self) -> Result<Option<Answer>, Status> {
+    async fn attempt(&mut self) -> Result<Option<Answer>, Status> {
         let kind = &self.resource.kind;
         // A namespace that was just created must be visible.
         self.server.cache().consistent().await.map_err(|error| status::from_cache(&error))?;
@@ -394,7 +392,7 @@ impl Update<'_> {
             is_managed: change.is_managed(),
         };
         create.check_type()?;
-        match create.attempt().await {
+        match create.run().await {
             Err(status) if status.reason == "AlreadyExists" => Ok(Tried::Again(self.read().await?)),
             Err(status) => Err(status),
             Ok(answer) => Ok(Tried::Done(Written { code: StatusCode::CREATED, answer })),

@@ -6,8 +6,8 @@ use headwater_api::status::{Cause, Details};
 use headwater_api::{Kind, Status};
 use headwater_cache::Error as CacheError;
 use headwater_store::Error as StoreError;
+use http::StatusCode;
 use http::header::{self, HeaderValue};
-use http::{StatusCode, Version};
 
 use crate::answer::body::{self, Response};
 
@@ -198,7 +198,6 @@ pub fn too_many_requests(why: &str) -> Status {
 pub fn response(status: &Status) -> Response {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = body::json(code, line(status));
-    *response.version_mut() = Version::HTTP_11;
     let retry = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
     if retry > 0 {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(retry));

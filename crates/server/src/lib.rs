@@ -52,5 +52,5 @@ pub use request::fairness::Limits;
 pub use request::route;
 pub use server::{Options, Server, Settings};
 pub use start::{Running, start};
-pub use system::{backup, health, metrics};
+pub use system::{backup, metrics};
 pub use upkeep::presence;

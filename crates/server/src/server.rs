@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::Admission;
 use crate::answer::blocks::Blocks;
-use crate::answer::body::{self, Response};
 use crate::backend::Backend;
 use crate::front::identity::{Authenticator, Credential, Identity, Peer, Unauthorized};
 use crate::front::service_account::{self, AuthenticatedToken, Issuer, ServiceAccounts};
@@ -22,12 +21,11 @@ use crate::kinds::custom::definitions::Definitions;
 use crate::kinds::openapi::{Descriptions, Documents};
 use crate::kinds::registry::Registry;
 use crate::outgoing::{Caller, Loopback};
-use crate::request::call::Call;
 use crate::request::fairness::{Fairness, Limits};
 use crate::request::flow::Flows;
 use crate::request::observe;
 use crate::system::backup::Backup;
-use crate::system::health::{Answers, HealthChecks};
+use crate::system::health::Health;
 use crate::system::metrics::Metrics;
 
 /// How a server is set up.
@@ -112,7 +110,6 @@ struct Shared {
     backup: Backup,
     /// Compressed blocks of lists.
     blocks: Arc<Blocks>,
-    health: HealthChecks,
     /// Cancelled when the server begins to stop: watches end, readiness fails.
     draining: CancellationToken,
 }
@@ -132,13 +129,6 @@ impl Server {
         let settings = options.settings;
         let registry = Registry::new(kind::builtin());
         define(&cache, &registry)?;
-        let store = Arc::clone(cache.store());
-        let health = HealthChecks::builder()
-            .check("storage", Answers::Readiness, move || match store.condition().trouble {
-                Some(trouble) => Err(trouble),
-                None => Ok(()),
-            })
-            .build();
         observe::cache(&metrics, &cache);
         let caller = Caller::new(settings.webhooks_on_loopback);
         let shared = Shared {
@@ -153,7 +143,6 @@ impl Server {
             documents: Documents::new(descriptions),
             backup,
             blocks: Arc::default(),
-            health,
             draining: CancellationToken::new(),
         };
         Ok(Server { shared: Arc::new(shared) })
@@ -199,7 +188,6 @@ impl Server {
 
     /// Begins to stop: readiness fails, watches get a last bookmark and end cleanly.
     pub fn drain(&self) {
-        self.shared.health.stop();
         self.shared.draining.cancel();
         self.cache().stop();
     }
@@ -244,10 +232,10 @@ impl Server {
         &self.shared.service_accounts
     }
 
-    /// Health paths.
-    pub(crate) fn health(&self, call: &Call) -> Option<Response> {
-        let answer = self.shared.health.answer(&call.path, Some(&call.raw_query))?;
-        Some(answer.map(body::full))
+    /// What the health paths report.
+    pub(crate) fn health(&self) -> Health {
+        let store_trouble = self.store().condition().trouble;
+        Health { store_trouble, is_stopping: self.draining().is_cancelled() }
     }
 }
 

@@ -1,5 +1,5 @@
 //! Metrics, health checks and backups, for operators.
 
 pub mod metrics;
-pub mod health;
+pub(crate) mod health;
 pub mod backup;

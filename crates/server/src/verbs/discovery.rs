@@ -29,7 +29,8 @@ pub(crate) async fn path(
     let words: Vec<&str> = segments.iter().map(String::as_str).collect();
     let registry = server.registry();
     if matches!(words.first(), Some(&("healthz" | "livez" | "readyz"))) {
-        return Ok(server.health(call).unwrap_or_else(body::page_not_found));
+        let answer = server.health().answer(&call.path, &call.raw_query);
+        return Ok(answer.unwrap_or_else(body::page_not_found));
     }
     let is_read = call.method == http::Method::GET;
     match words.as_slice() {

@@ -80,7 +80,24 @@ fn exists(named: &str) -> bool {
         return false;
     };
     let function = function.rsplit("::").next().unwrap_or_default();
-    function.is_empty() || source::read(path).contains(&format!("fn {function}("))
+    let has = |text: String| ['(', '<'].iter().any(|c| text.contains(&format!("fn {function}{c}")));
+    function.is_empty() || has(source::read(path))
+}
+
+/// The path of a write is the first thing that a newcomer reads. It must stay short, and true.
+#[test]
+fn a_create_reaches_a_watcher_in_at_most_28_functions() {
+    let text = source::read("CONTRIBUTING.md");
+    let section =
+        text.split("\n**How does a create reach a watcher?**\n").nth(1).expect("the tour");
+    let section = section.split("\n**").next().unwrap_or_default();
+    let steps: Vec<&str> = section.lines().filter(|line| line.contains(". `crates/")).collect();
+    assert!((1..=28).contains(&steps.len()), "the path has {} steps", steps.len());
+    for (at, step) in steps.iter().enumerate() {
+        let named = step.split('`').nth(1).unwrap_or_default();
+        assert!(step.starts_with(&format!("{}. ", at + 1)), "the steps are numbered: {step}");
+        assert!(named.contains(".rs::") && exists(named), "this step does not exist: {step}");
+    }
 }
 
 #[test]

@@ -29,7 +29,6 @@ mod detached;
 mod head;
 mod activity;
 
-use activity::Activities;
 pub use detached::LongRunning;
 pub use gate::HangUp;
 
@@ -172,19 +171,21 @@ impl Listener {
             options: self.options.clone(),
             metrics: self.metrics.clone(),
             tasks: TaskTracker::new(),
-            activities: Arc::default(),
+            closing: CancellationToken::new(),
             stop,
         });
         let mut connections = JoinSet::new();
         let limits = ConnectionLimits::new(&self.options);
         loop {
-            match self.next_event(&mut connections, &shared.stop).await {
-                Event::Stopped => break,
-                Event::Ended => {}
-                Event::Accepted(socket, from) => {
-                    self.serve(&mut connections, &limits, &shared, socket, from);
-                }
-                Event::Refused(error) => {
+            let accepted = tokio::select! {
+                biased;
+                () = shared.stop.cancelled() => break,
+                Some(_) = connections.join_next() => continue,
+                accepted = self.socket.accept() => accepted,
+            };
+            match accepted {
+                Ok((socket, from)) => self.serve(&mut connections, &limits, &shared, socket, from),
+                Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
@@ -192,18 +193,6 @@ impl Listener {
         }
         drop(self.socket);
         drain(connections, &shared).await;
-    }
-
-    async fn next_event(&self, connections: &mut JoinSet<()>, stop: &CancellationToken) -> Event {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => Event::Stopped,
-            Some(_) = connections.join_next() => Event::Ended,
-            accepted = self.socket.accept() => match accepted {
-                Ok((socket, from)) => Event::Accepted(socket, from),
-                Err(error) => Event::Refused(error),
-            },
-        }
     }
 
     fn serve(
@@ -239,14 +228,6 @@ impl Listener {
     }
 }
 
-/// The events of a listener.
-enum Event {
-    Stopped,
-    Ended,
-    Accepted(TcpStream, SocketAddr),
-    Refused(io::Error),
-}
-
 /// The state shared by the connections of a listener.
 struct ListenerState {
     handler: Handler,
@@ -254,15 +235,16 @@ struct ListenerState {
     metrics: Metrics,
     /// HTTP/2 streams and upgraded connections.
     tasks: TaskTracker,
-    /// The activity of open connections.
-    activities: Arc<Activities>,
+    /// Cancelled when open connections should close after their requests.
+    closing: CancellationToken,
+    /// Cancelled when no more connections should be accepted.
     stop: CancellationToken,
 }
 
 /// Waits for every connection and its tasks until the grace period ends.
 async fn drain(mut connections: JoinSet<()>, shared: &ListenerState) {
     shared.tasks.close();
-    shared.activities.hang_up();
+    shared.closing.cancel();
     let all = async {
         while connections.join_next().await.is_some() {}
         shared.tasks.wait().await;

@@ -3,23 +3,21 @@
 //! Promise: a connection that sends no complete request in time is detected, whether it is silent,
 //! slow with its headers, or idle between requests; one with a request in flight never is.
 
-use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use super::Options;
 use super::detached::HeadState;
 use super::head::Head;
-use crate::lock::lock;
 
 /// The activity of a connection, shared by the connection, its requests and its deadline.
 pub(super) struct Activity {
@@ -34,66 +32,17 @@ pub(super) struct Activity {
     begun: AtomicU32,
     /// Whether the arriving head gives the length of its body in two ways.
     ambiguous: AtomicBool,
-    hang_up: Notify,
     timeout_header: Duration,
     timeout_idle: Duration,
-    /// The registry of the listener, and the number of this entry.
-    registration: (Arc<Activities>, u64),
-}
-
-/// The registry of all connections of a listener. At a shutdown each connection is notified through
-/// its own activity: one shared notification would be contended at every wake-up.
-#[derive(Default)]
-pub(super) struct Activities(Mutex<RegistryState>);
-
-#[derive(Default)]
-struct RegistryState {
-    activities: HashMap<u64, Weak<Activity>>,
-    next: u64,
-    hung_up: bool,
-}
-
-impl Activities {
-    /// Registers a new connection.
-    pub(super) fn activity(self: &Arc<Activities>, options: &Options) -> Arc<Activity> {
-        let mut state = self.state();
-        state.next += 1;
-        let number = state.next;
-        let activity = Arc::new(Activity::new(options, (self.clone(), number)));
-        state.activities.insert(number, Arc::downgrade(&activity));
-        if state.hung_up {
-            activity.hang_up();
-        }
-        activity
-    }
-
-    /// Asks every connection to close, including later ones.
-    pub(super) fn hang_up(&self) {
-        let activities: Vec<Arc<Activity>> = {
-            let mut state = self.state();
-            state.hung_up = true;
-            state.activities.values().filter_map(Weak::upgrade).collect()
-        };
-        // Without the lock: dropping the last reference locks the registry to remove the entry.
-        activities.iter().for_each(|activity| activity.hang_up());
-    }
-
-    fn state(&self) -> MutexGuard<'_, RegistryState> {
-        lock(&self.0)
-    }
-}
-
-impl Drop for Activity {
-    fn drop(&mut self) {
-        let (activities, number) = &self.registration;
-        activities.state().activities.remove(number);
-    }
+    /// Cancelled when the connection should close, with the token of the listener at the latest. Its
+    /// own token: one shared notification would be contended at every wake-up.
+    closing: CancellationToken,
 }
 
 impl Activity {
-    fn new(options: &Options, registration: (Arc<Activities>, u64)) -> Activity {
+    /// The activity of a new connection; it closes with the listener.
+    pub(super) fn new(options: &Options, listener: &CancellationToken) -> Activity {
         Activity {
-            registration,
             opened: Instant::now(),
             busy: AtomicU32::new(0),
             since: AtomicU64::new(0),
@@ -101,9 +50,9 @@ impl Activity {
             arriving: AtomicBool::new(true),
             begun: AtomicU32::new(0),
             ambiguous: AtomicBool::new(false),
-            hang_up: Notify::new(),
             timeout_header: options.timeout_header,
             timeout_idle: options.timeout_idle,
+            closing: listener.child_token(),
         }
     }
 
@@ -127,12 +76,12 @@ impl Activity {
 
     /// Asks the connection to close after the requests in flight.
     pub(super) fn hang_up(&self) {
-        self.hang_up.notify_one();
+        self.closing.cancel();
     }
 
     /// Waits until the connection is asked to close.
     pub(super) async fn hung_up(&self) {
-        self.hang_up.notified().await;
+        self.closing.cancelled().await;
     }
 
     /// Waits until the connection has been silent, slow or idle for too long.
@@ -274,7 +223,7 @@ mod tests {
     use super::*;
 
     fn activity() -> Arc<Activity> {
-        Arc::<Activities>::default().activity(&Options::default())
+        Arc::new(Activity::new(&Options::default(), &CancellationToken::new()))
     }
 
     /// The seconds until the connection is overdue.
@@ -351,14 +300,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_shutdown_reaches_present_and_later_connections() {
-        let activities = Arc::new(Activities::default());
-        let (before, gone) =
-            (activities.activity(&Options::default()), activities.activity(&Options::default()));
-        drop(gone);
-        activities.hang_up();
+        let listener = CancellationToken::new();
+        let connect = || Activity::new(&Options::default(), &listener);
+        let (before, alone) = (connect(), connect());
+        alone.hang_up();
+        alone.hung_up().await;
+        assert!(!listener.is_cancelled() && !before.closing.is_cancelled());
+        listener.cancel();
         before.hung_up().await;
-        activities.activity(&Options::default()).hung_up().await;
-        drop(before);
-        assert!(activities.state().activities.is_empty());
+        connect().hung_up().await;
     }
 }

@@ -231,9 +231,10 @@ mod tests {
     use hyper::body::Incoming;
     use hyper::service::service_fn;
     use hyper_util::rt::TokioIo;
+    use tokio_util::sync::CancellationToken;
 
     use super::super::Options;
-    use super::super::activity::{Activities, ActivityStream};
+    use super::super::activity::{Activity, ActivityStream};
     use super::super::connection::http1_builder;
     use super::*;
 
@@ -301,9 +302,9 @@ mod tests {
         for accepts in [1, 7, 4096] {
             let input = Bytes::from([REQUEST, NEXT].concat());
             let socket = SlowSocket { input, output: Vec::new(), accepts, stalls: false };
-            let activity = Arc::new(Activities::default()).activity(&Options::default());
+            let activity = Activity::new(&Options::default(), &CancellationToken::new());
             let head = HeadState::default();
-            let stream = ActivityStream::http1(socket, Bytes::new(), activity, head.clone());
+            let stream = ActivityStream::http1(socket, Bytes::new(), activity.into(), head.clone());
             let service = service_fn(|_: Request<Incoming>| {
                 let response = Response::new(Placeholder(head.clone()));
                 async move { Ok::<_, Infallible>(response) }

@@ -38,7 +38,7 @@ pub(super) struct Gate {
 
 impl Gate {
     pub(super) fn new(shared: Arc<ListenerState>, peer: Peer) -> Arc<Gate> {
-        let activity = shared.activities.activity(&shared.options);
+        let activity = Arc::new(Activity::new(&shared.options, &shared.closing));
         let (head, detached) = Default::default();
         Arc::new(Gate { shared, activity, head, peer: Arc::new(peer), detached })
     }

@@ -24,7 +24,7 @@ use crate::request::impersonate;
 use crate::request::observe::RequestMetrics;
 use crate::request::route::{self, ResourcePath, Route, Target, Verb};
 use crate::server::Server;
-use crate::upkeep::after_write::AFTER_WRITE;
+use crate::upkeep::after_write::after_write;
 use crate::verbs::{delete, discovery, encode, patch, read, subresource, watch, write};
 
 static AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -186,9 +186,7 @@ impl Server {
                 encode::written(self, call, kind, &written)?
             }
         };
-        for step in AFTER_WRITE.iter().filter(|step| (step.applies)(self, &resource)) {
-            (step.run)(self, &resource).await;
-        }
+        after_write(self, &resource).await;
         Ok(response)
     }
 }

@@ -1,7 +1,7 @@
 //! Objects that the server itself writes.
 //!
 //! Reading order: `bootstrap` creates the objects that every cluster has; `presence` keeps the
-//! endpoints of the `kubernetes` service; `after_write` lists what follows a write; `definitions`
+//! endpoints of the `kubernetes` service; `after_write` does what follows a write; `definitions`
 //! settles custom resource definitions; `cleanup` deletes the objects of deleted definitions.
 
 pub(crate) mod bootstrap;

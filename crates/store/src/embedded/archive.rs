@@ -40,7 +40,7 @@ const HEAD: u8 = 1;
 const OBJECTS: u8 = 2;
 const MANIFEST: u8 = 3;
 
-/// What a backup holds.
+/// The content of a backup, in numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The format of the file.
@@ -51,24 +51,24 @@ pub struct Manifest {
     pub incarnation: Uuid,
     /// The revision of the state.
     pub revision: u64,
-    /// The oldest state the store could still show.
+    /// The compacted revision of the store.
     pub compacted: u64,
-    /// How many objects.
+    /// The number of objects.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
     /// Both by type, as in `/registry/<group>/<resource>/`.
     pub types: BTreeMap<String, Count>,
-    /// How many frames came before the manifest.
+    /// The number of frames before the manifest.
     pub frames: u64,
-    /// The checksum of the last of them, which depends on all.
+    /// The checksum of the last frame, which depends on all others.
     pub digest: u32,
 }
 
 /// Objects and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// How many objects.
+    /// The number of objects.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -142,7 +142,7 @@ impl Manifest {
         }
     }
 
-    /// The first frame says whose backup it is; it holds no sums yet.
+    /// Whether the first frame, which has no sums yet, is of the same store and revision.
     fn same_store(&self, head: &Manifest) -> bool {
         (head.format, head.cluster, head.incarnation, head.revision, head.compacted)
             == (self.format, self.cluster, self.incarnation, self.revision, self.compacted)
@@ -230,13 +230,13 @@ pub(super) fn broken(error: &io::Error) -> Error {
     Error::Unavailable(format!("the backup is incomplete: {error}"))
 }
 
-/// Reads a whole backup and checks everything in it.
+/// Reads a backup and checks all of it.
 pub fn verify_backup(file: &Path) -> Result<Manifest, Error> {
     read_backup(file, |_| Ok(()))
 }
 
-/// Reads a backup, frame by frame, each checked before its objects are shown. The objects are only
-/// known to be all there when it returns.
+/// Reads a backup frame by frame and checks each before it passes its objects on. Only when it
+/// returns is the backup known to be complete.
 pub(super) fn read_backup(
     file: &Path,
     mut each: impl FnMut(Object<'_>) -> Result<(), Error>,
@@ -299,7 +299,7 @@ impl FrameReader<'_> {
         }
     }
 
-    /// The next payload, once its checksum was compared.
+    /// The next payload, with its checksum verified.
     fn frame(&mut self) -> Result<Vec<u8>, Error> {
         let (mut len, mut sum) = ([0; 4], [0; 4]);
         self.read(&mut len)?;

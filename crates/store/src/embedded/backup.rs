@@ -22,8 +22,8 @@ use crate::store::{Error, Range};
 const STREAM_BACKLOG: usize = 4;
 
 impl Embedded {
-    /// Writes a backup to a file that must not be there yet. The file appears when it is complete.
-    /// Blocks; the store goes on serving.
+    /// Writes a backup to a new file, which appears when it is complete. Blocks; the store continues
+    /// to serve.
     pub fn backup(&self, file: &Path) -> Result<Manifest, Error> {
         let failed = |error: io::Error| Error::Unavailable(format!("{}: {error}", file.display()));
         let beside = beside(file);
@@ -34,22 +34,22 @@ impl Embedded {
                 .map_err(|error| failed(error.into_error()))?
                 .sync_all()
                 .map_err(failed)?;
-            // A link, unlike a rename, does not replace what is there.
+            // Unlike a rename, a link does not replace an existing file.
             fs::hard_link(&beside, file).and_then(|()| sync_parent(file)).map_err(failed)?;
             Ok(manifest)
         });
-        // Complete or not, only the name that was asked for stays.
+        // The temporary name is removed in any case.
         let _ = fs::remove_file(&beside);
         written
     }
 
-    /// Writes a backup of the newest state. Blocks; the store goes on serving.
+    /// Writes a backup of the newest state. Blocks; the store continues to serve.
     pub fn backup_to(&self, out: &mut dyn Write) -> Result<Manifest, Error> {
         self.shared.backup_to(out)
     }
 
-    /// A backup of the newest state as it is made. It waits for a slow reader and ends when it is
-    /// dropped; an error is the last thing it yields.
+    /// Streams a backup of the newest state. The backup waits for a slow reader and ends when the
+    /// stream is dropped; an error is the last item.
     pub fn backup_stream(&self) -> BoxStream<'static, Result<Bytes, Error>> {
         let (sender, receiver) = mpsc::channel(STREAM_BACKLOG);
         let shared = self.shared.clone();
@@ -58,7 +58,7 @@ impl Embedded {
             let mut out = BufWriter::with_capacity(FRAME_BYTES, out);
             let done = shared.backup_to(&mut out).and_then(|_| out.flush().map_err(|e| broken(&e)));
             if let Err(error) = done {
-                // A reader that is gone does not need the reason.
+                // The reader may have disconnected.
                 let _ = sender.blocking_send(Err(error));
             }
         });

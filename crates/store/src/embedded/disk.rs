@@ -39,18 +39,18 @@ pub trait DiskFile: Debug + Send + Sync + 'static {
     fn drop_cache(&self, offset: u64, len: u64);
 }
 
-/// Some named files.
+/// A set of named files.
 pub trait Disk: Debug + Send + Sync + 'static {
-    /// Opens a file, making it if it is not there.
+    /// Opens a file, or creates it.
     fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Whether there is a file of that name.
+    /// Whether a file exists.
     fn exists(&self, name: &str) -> io::Result<bool>;
 
     /// The names of all files.
     fn names(&self) -> io::Result<Vec<String>>;
 
-    /// Gives a file another name, in place of the one that had it.
+    /// Renames a file; replaces an existing one.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Removes a file.
@@ -59,29 +59,29 @@ pub trait Disk: Debug + Send + Sync + 'static {
     /// Makes the names durable: new files, renames and removals.
     fn sync(&self) -> io::Result<()>;
 
-    /// How much room there is.
+    /// The free space.
     fn space(&self) -> io::Result<Space>;
 
-    /// Makes a file of that size whose space is really taken, or changes it to be one.
+    /// Creates or resizes a file and allocates its space.
     fn allocate(&self, name: &str, bytes: u64) -> io::Result<()>;
 
-    /// Where this is, for messages.
+    /// The location, for messages.
     fn place(&self) -> String;
 }
 
-/// How much room there is on a disk, in bytes.
+/// The space of a disk, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// What may still be written.
+    /// Available bytes.
     pub free: u64,
-    /// All of it.
+    /// The size of the disk.
     pub total: u64,
 }
 
 /// The name of the file that is locked.
 const LOCK: &str = "LOCK";
 
-/// A directory of its own, locked against a second owner until it is dropped.
+/// A directory that is locked against a second process until it is dropped.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -89,7 +89,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Takes the directory, making it if it is not there; only its owner may look into it.
+    /// Locks the directory, or creates it, readable by its owner only.
     pub fn lock(path: &Path) -> io::Result<Directory> {
         let made = make(path);
         made.map_err(|error| named("cannot create", path, &error))?;
@@ -99,7 +99,7 @@ impl Directory {
     }
 }
 
-/// Makes a directory that is there after a power cut too, with all its parents.
+/// Creates a directory and its parents durably.
 fn make(path: &Path) -> io::Result<()> {
     if fs::exists(path)? {
         return Ok(());
@@ -111,7 +111,7 @@ fn make(path: &Path) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-/// Takes the lock of a directory that is only read; a copy of one may have none.
+/// Locks a directory that is only read; a copy of a directory may have no lock file.
 pub(super) fn lock_existing(path: &Path) -> io::Result<Option<File>> {
     let lock = match File::open(path.join(LOCK)) {
         Ok(lock) => lock,
@@ -167,7 +167,7 @@ impl Disk for Directory {
     fn allocate(&self, name: &str, bytes: u64) -> io::Result<()> {
         let file = owned().open(self.path.join(name))?;
         file.set_len(bytes)?;
-        // Also if it had that length: it may be a hole.
+        // Even if the length is right: the file may be sparse.
         Ok(rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)?)
     }
 
@@ -188,7 +188,7 @@ pub(super) fn read_only(path: &Path) -> io::Result<Box<dyn DiskFile>> {
     Ok(Box::new(PlainFile(File::open(path)?)))
 }
 
-/// How files are opened: created for their owner alone.
+/// The options of opening: files are readable by their owner only.
 fn owned() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -199,7 +199,7 @@ fn named(what: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
 }
 
-/// A file without a lock of its own: the directory has one.
+/// A file without its own lock: the directory has one.
 #[derive(Debug)]
 struct PlainFile(File);
 

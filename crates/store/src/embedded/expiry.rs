@@ -14,13 +14,13 @@ use crate::key::Key;
 /// The shortest time between two rounds.
 const ROUND: Duration = Duration::from_millis(100);
 
-/// What goes in one round at most, unless there is so much that it would take minutes.
+/// The maximum number of deletions per round, unless expiring everything would take minutes.
 const ROUND_MAX: usize = 100;
 
-/// In how many rounds everything may go at the soonest: a minute's worth.
+/// The minimum number of rounds for everything that is overdue: one minute.
 const ROUNDS_MIN: usize = 600;
 
-/// When a version of a key may go, by the wall clock in milliseconds.
+/// When a version of a key expires, in milliseconds of the wall clock.
 #[derive(Debug)]
 pub(super) struct Expiry {
     pub(super) at: i64,
@@ -40,21 +40,21 @@ impl Expiries {
         Expiries { waiting: BTreeSet::new(), next_round: now }
     }
 
-    /// Adds what may go so many milliseconds (of either clock) from now.
+    /// Adds an expiry. The remaining time is measured with the monotonic clock from now on.
     pub(super) fn add(&mut self, now: Instant, wall: i64, expiry: Expiry) {
         let left = Duration::from_millis(expiry.at.saturating_sub(wall).try_into().unwrap_or(0));
-        // Further away than the clock reaches is never.
+        // Beyond the range of the clock it never expires.
         if let Some(at) = now.checked_add(left) {
             self.waiting.insert((at, expiry.key, expiry.revision));
         }
     }
 
-    /// When to look again.
+    /// When `take` has something to return.
     pub(super) fn next(&self) -> Option<Instant> {
         self.waiting.first().map(|(at, ..)| (*at).max(self.next_round))
     }
 
-    /// What goes now.
+    /// The versions to delete now.
     pub(super) fn take(&mut self, now: Instant) -> Vec<Expiry> {
         let mut due = Vec::new();
         if now < self.next_round {
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_goes_early_and_the_soonest_goes_first() {
+    fn nothing_expires_early_and_the_soonest_expires_first() {
         let start = Instant::now();
         let mut expiries = Expiries::new(start);
         expiries.add(start, 1_000, expiry(1_500, 1));
@@ -98,7 +98,7 @@ mod tests {
 
     /// R16, R96
     #[test]
-    fn what_is_overdue_goes_in_rounds_and_not_as_a_crowd() {
+    fn overdue_objects_expire_in_rounds() {
         let start = Instant::now();
         let mut expiries = Expiries::new(start);
         for n in 0..1_000 {

@@ -13,20 +13,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::lock::lock;
 use crate::store::{Action, Committed, Error, Write};
 
-/// Writes that may wait for the disk, in KiB. Beyond it they wait outside, in order.
+/// The maximum size of queued writes, in KiB. Further writers wait in order.
 const QUEUE_KIB_MAX: usize = 32 << 10;
 
-/// What one transaction takes at most, in KiB: a bound on how long the others wait for it.
+/// The maximum size of one group, in KiB: limits how long other writes wait for it.
 const GROUP_KIB_MAX: usize = 4 << 10;
 
-/// How many times as long as the last group took the next one may wait for company: under load the
-/// processor is what is short, and a sync costs as much of it as several writes.
+/// How long the next group may wait for more writes, in multiples of the last group's duration.
+/// Under load the processor is the bottleneck, and a sync costs as much of it as several writes.
 const GATHER_TIMES: u32 = 2;
 
-/// The longest that a group waits for company, however long a sync took.
+/// The maximum time that a group waits for more writes.
 const GATHER_MAX: Duration = Duration::from_millis(2);
 
-/// What the writer is asked.
+/// A request to the writer.
 #[derive(Debug)]
 pub(super) struct Request<T, A> {
     pub(super) what: T,
@@ -36,18 +36,18 @@ pub(super) struct Request<T, A> {
 pub(super) type Commit = Request<Write, Committed>;
 pub(super) type Compact = Request<Revision, ()>;
 
-/// What the writer takes at a time.
+/// The requests that the writer handles together.
 #[derive(Debug, Default)]
 pub(super) struct QueuedGroup {
     pub(super) commits: Vec<Commit>,
     pub(super) compacts: Vec<Compact>,
-    /// Held until the group is answered.
+    /// Released when all requests are answered.
     pub(super) places: Vec<OwnedSemaphorePermit>,
-    /// Nothing will follow.
+    /// The mailbox is closed and empty.
     pub(super) last: bool,
 }
 
-/// Where writes wait for the writer thread.
+/// The queue of requests for the writer thread.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     queue: Mutex<Queue>,
@@ -60,9 +60,9 @@ struct Queue {
     commits: VecDeque<(Commit, OwnedSemaphorePermit)>,
     compacts: Vec<Compact>,
     closed: bool,
-    /// The writer shall look around, though nobody asks for anything.
+    /// A background job ended: the writer must wake without a request.
     nudged: bool,
-    /// The writer wants to be woken when so many commits wait.
+    /// The number of queued commits at which the writer is woken.
     wake_at: usize,
 }
 
@@ -72,19 +72,19 @@ impl Queue {
     }
 }
 
-/// How long the writer waits for company once it has something to do. Writers that were just
-/// answered come back at once, and those who write together share a sync; else they would split
-/// into two parties that wait for each other's.
+/// How long the writer waits for more commits once it has one. Clients that write in a loop send
+/// the next write right after a reply; without the wait they would split into two halves that wait
+/// for each other's syncs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Gather {
-    /// Enough to start with.
+    /// The number of commits that ends the wait.
     pub(super) commits: usize,
-    /// The longest wait.
+    /// The maximum wait.
     pub(super) within: Duration,
 }
 
 impl Gather {
-    /// What is worth waiting for after a group that took so long.
+    /// The wait after a group of so many commits that took so long.
     pub(super) fn after(commits: usize, took: Duration) -> Gather {
         Gather { commits, within: took.saturating_mul(GATHER_TIMES).min(GATHER_MAX) }
     }
@@ -99,7 +99,7 @@ impl Mailbox {
         }
     }
 
-    /// Hands a write over and waits until it is durable.
+    /// Queues a write and waits until it is durable.
     pub(super) async fn commit(&self, write: Write) -> Result<Committed, Error> {
         let size = u32::try_from(kib(&write).min(QUEUE_KIB_MAX)).unwrap_or(u32::MAX);
         let place = self.places.clone().acquire_many_owned(size).await.map_err(|_| closed())?;
@@ -115,7 +115,7 @@ impl Mailbox {
         answered.await.unwrap_or_else(|_| Err(lost()))
     }
 
-    /// Hands a compaction over and waits until it is durable.
+    /// Queues a compaction and waits until it is durable.
     pub(super) async fn compact(&self, at: Revision) -> Result<(), Error> {
         let (answer, answered) = oneshot::channel();
         self.open()?.compacts.push(Request { what: at, answer });
@@ -123,7 +123,7 @@ impl Mailbox {
         answered.await.unwrap_or_else(|_| Err(lost()))
     }
 
-    /// Waits for something to do; comes back empty when `wait` has passed.
+    /// Waits for requests; returns an empty group after `wait`.
     pub(super) fn take(&self, wait: Duration, gather: Gather) -> QueuedGroup {
         let queue = self.wait_for(self.lock(), 1, wait);
         let mut queue = if queue.has(1) && gather.commits > 1 {
@@ -149,13 +149,13 @@ impl Mailbox {
         group
     }
 
-    /// Wakes the writer, for a job beside it is over.
+    /// Wakes the writer because a background job ended.
     pub(super) fn nudge(&self) {
         self.lock().nudged = true;
         self.arrived.notify_one();
     }
 
-    /// How many commits wait.
+    /// The number of queued commits.
     pub(super) fn waiting(&self) -> usize {
         self.lock().commits.len()
     }
@@ -171,12 +171,12 @@ impl Mailbox {
             .arrived
             .wait_timeout_while(queue, wait, |queue| !queue.has(commits))
             .unwrap_or_else(PoisonError::into_inner);
-        // Nobody needs to wake a writer that is awake.
+        // The writer is awake until the next wait.
         queue.wake_at = usize::MAX;
         queue
     }
 
-    /// Takes no more; what is waiting is still done.
+    /// Rejects new requests; queued ones are still handled.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.places.close();
@@ -221,21 +221,21 @@ mod tests {
 
     const FOR_EVER: Duration = Duration::from_secs(3600);
 
-    /// Puts a write into the mailbox; whoever asked for it does not wait for its answer.
+    /// Queues a write and does not wait for its answer.
     fn post(mailbox: &Mailbox) {
         let write = Write::one(Key::new("/a"), Guard::Absent, Action::Delete);
         assert!(mailbox.commit(write).now_or_never().is_none());
     }
 
     #[test]
-    fn a_wait_for_company_is_bounded() {
+    fn a_wait_for_more_commits_is_bounded() {
         let within = |micros| Gather::after(5, Duration::from_micros(micros)).within;
         assert_eq!(within(300), Duration::from_micros(600));
         assert_eq!(within(1_000_000), GATHER_MAX);
     }
 
     #[test]
-    fn one_alone_waits_for_nobody_and_company_that_is_there_is_not_waited_for() {
+    fn a_single_commit_and_commits_that_are_queued_do_not_wait() {
         let mailbox = Mailbox::new();
         for commits in [1, 3] {
             (0..commits).for_each(|_| post(&mailbox));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compaction_and_a_nudge_end_a_wait_for_company() {
+    fn a_compaction_and_a_nudge_end_a_wait_for_more_commits() {
         let mailbox = Mailbox::new();
         let gather = Gather { commits: 3, within: FOR_EVER };
         post(&mailbox);

@@ -13,9 +13,9 @@ use super::log::Edges;
 /// How much history is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Changes older than this may be forgotten.
+    /// Changes older than this are compacted.
     pub age: Duration,
-    /// History beyond so many bytes may be forgotten, however young.
+    /// History beyond so many bytes is compacted, regardless of its age.
     pub bytes: u64,
 }
 
@@ -25,14 +25,14 @@ impl Default for Retention {
     }
 }
 
-/// How many marks are spread over the age.
+/// The number of marks within the age.
 const MARKS: u32 = 64;
 
-/// Decides what may be forgotten.
+/// Decides what is compacted.
 #[derive(Debug)]
 pub(super) struct Keeper {
     retention: Retention,
-    /// At each of these times this was the newest revision, oldest first.
+    /// Times and the newest revision at each, oldest first.
     marks: VecDeque<(Instant, Revision)>,
 }
 
@@ -41,7 +41,7 @@ impl Keeper {
         Keeper { retention, marks: VecDeque::new() }
     }
 
-    /// Remembers what the newest revision was at a time.
+    /// Records the newest revision at a time.
     pub(super) fn mark(&mut self, at: Instant, newest: Revision) {
         let due = self.marks.back().is_none_or(|(last, revision)| {
             newest > *revision && at >= *last + self.retention.age / MARKS
@@ -51,7 +51,7 @@ impl Keeper {
         }
     }
 
-    /// Up to which revision the past may be forgotten now.
+    /// The revision up to which history is compacted now.
     pub(super) fn target(&mut self, now: Instant, edges: Edges, history_bytes: u64) -> Revision {
         self.by_age(now).max(self.by_bytes(edges, history_bytes)).min(edges.newest)
     }

@@ -11,55 +11,55 @@ const RESERVE: &str = "RESERVE";
 
 const MIB: u64 = 1 << 20;
 
-/// Below this much free space somebody should look: 15 % or 1 GiB, whichever is less.
+/// Below this much free space a warning is logged: 15 % or 1 GiB, whichever is less.
 fn soft(space: Space) -> u64 {
     (space.total / 100 * 15).min(1024 * MIB)
 }
 
-/// Below this much free space nothing new is written: 5 % or 256 MiB, whichever is less.
+/// Below this much free space only deletes are accepted: 5 % or 256 MiB, whichever is less.
 fn hard(space: Space) -> u64 {
     (space.total / 100 * 5).min(256 * MIB)
 }
 
-/// What is kept for deletes and compaction: at most 64 MiB.
+/// The size of the reserve for deletes and the cleaner: at most 64 MiB.
 fn reserve(space: Space) -> u64 {
     hard(space) / 4
 }
 
-/// How much room there is.
+/// The state of the free space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     Enough,
-    /// Somebody should look.
+    /// A warning was logged.
     Low,
-    /// Only deletes, with so many bytes free.
+    /// Only deletes are accepted; so many bytes are free.
     Full {
         free: u64,
     },
 }
 
-/// Watches the room on a disk.
+/// Monitors the free space of a disk.
 #[derive(Debug)]
 pub(super) struct SpaceMonitor {
     room: Room,
 }
 
 impl SpaceMonitor {
-    /// Starts to watch. A reserve that cannot be made is only a warning: there may be no way.
+    /// Reads the free space for the first time. A reserve that cannot be allocated is a warning.
     pub(super) fn new(disk: &dyn Disk) -> SpaceMonitor {
         let mut space_monitor = SpaceMonitor { room: Room::Low };
         space_monitor.look(disk);
         space_monitor
     }
 
-    /// Looks how much room there is and keeps or gives up the reserve.
+    /// Reads the free space, and allocates or releases the reserve.
     pub(super) fn look(&mut self, disk: &dyn Disk) {
         if let Ok(space) = disk.space() {
             self.enter(disk, next(self.room, space), space);
         }
     }
 
-    /// A write found no space, although there seemed to be some.
+    /// A write failed for lack of space.
     pub(super) fn ran_out(&mut self, disk: &dyn Disk) {
         let space = disk.space().unwrap_or(Space { free: 0, total: 0 });
         self.enter(disk, Room::Full { free: space.free }, space);
@@ -113,7 +113,8 @@ impl SpaceMonitor {
     }
 }
 
-/// Once full, the reserve and half as much again must be free before it counts as room.
+/// After a full disk, 1.5 times the reserve must be free in addition: the released reserve must not
+/// count as free space.
 fn next(now: Room, space: Space) -> Room {
     let enough = match now {
         Room::Full { .. } => hard(space) + reserve(space) / 2 * 3,

@@ -17,12 +17,12 @@ use crate::key::Key;
 use crate::recent::BATCH_MAX;
 use crate::store::Error;
 
-/// What a watcher reads from disk at a time, in bytes.
+/// The size of a batch that is read from disk, in bytes.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
-/// A watcher: where it is, and nothing else.
+/// A watcher: a position in the log.
 pub(super) struct Cursor {
-    /// Weak, so that watchers end when the engine is gone.
+    /// Weak, so that watchers end when the engine is dropped.
     shared: Weak<Shared>,
     newest: watch::Receiver<Revision>,
     prefix: Arc<str>,
@@ -39,7 +39,7 @@ impl Cursor {
         }
     }
 
-    /// Waits for changes after the position. An error is the last thing a watcher sees.
+    /// Waits for changes after the position. An error ends the watch.
     pub(super) async fn step(
         cursor: Option<Cursor>,
     ) -> Option<(Result<Batch, Error>, Option<Cursor>)> {

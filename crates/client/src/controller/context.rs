@@ -119,7 +119,6 @@ impl Context {
     /// and never fails; the message is formatted only if the event queue has room.
     ///
     /// The event is written in the background under the controller's name, or as set with
-    /// [`Controller::recorder`](super::Controller::recorder) or
     /// [`Manager::events`](crate::Manager::events).
     pub fn normal<K: Cached>(&self, about: &K, reason: &str, message: impl fmt::Display) {
         self.event(about, EventType::Normal, reason, &message);

@@ -232,7 +232,7 @@ where
 /// A handle to an index, with the types of its objects and values.
 ///
 /// ```
-/// # use headwater_client::{indexer::Index, Cached};
+/// # use headwater_client::{Cached, Index};
 /// # use k8s_openapi::api::core::v1::Pod;
 /// fn pods_on(by_node: &Index<Pod, String>, node: &str) -> usize {
 ///     by_node.get(node).len()

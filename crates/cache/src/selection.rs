@@ -1,7 +1,7 @@
 //! A selection: the objects of a list or of one page, read while they are sent.
 //!
 //! River: snapshot → **selection** → list, delete of a collection.
-//! Promise: all objects are of one snapshot, in key order. Without a limit, at most [`READ_MAX`] of
+//! Promise: all objects are of one snapshot, in key order. Without a limit, at most `READ_MAX` of
 //! them are held in addition to the snapshot.
 
 use std::sync::Arc;

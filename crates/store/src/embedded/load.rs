@@ -287,7 +287,8 @@ impl<'a> Loader<'a> {
             let name = format!("{}, byte {}", Segment::name(end.number), end.len);
             let (newest, end) = (self.edges.newest, &self.end);
             let why = format!(
-                "the log ends at revision {newest} ({end}), but revision {revision} was acknowledged"
+                "the log ends at revision {newest} ({end}), but a later frame was acknowledged, at \
+                 revision {revision}"
             );
             self.damage(&name, &why)?;
             // Salvage continues after every revision that a client may know.

@@ -27,7 +27,7 @@ async fn reconcile(namespace: Arc<Namespace>, cx: Context) -> Result<Next, Failu
     let mut map = ConfigMap::default();
     map.metadata.name = Some("team".to_owned());
     map.metadata.namespace = Some(namespace.name().to_owned());
-    map.data = Some([("name".to_owned(), team.to_owned())].into());
+    map.data = Some([("name".to_owned(), team.into_owned())].into());
     owner::set_controller(&*namespace, &mut map)?;
     cx.apply(&map, "teams").await?;
     Ok(Next::Done)

@@ -42,6 +42,8 @@ pub(super) struct Writer {
     spare: Option<JoinHandle<io::Result<String>>>,
     /// Something was written since the last tick.
     wrote: bool,
+    /// There may be segments to clean: it is a tick, rows were dropped, or a job ended.
+    may_clean: bool,
     next_tick: Instant,
     /// How long the next group waits for company.
     gather: Gather,
@@ -86,6 +88,7 @@ impl Writer {
             cleaner: Cleaner::Idle,
             spare: None,
             wrote: false,
+            may_clean: false,
             next_tick: now,
             gather: Gather::default(),
         }
@@ -133,6 +136,7 @@ impl Writer {
     /// What is due once per tick. Returns up to which revision retention forgets.
     fn tick(&mut self, now: Instant) -> Revision {
         self.next_tick = now + TICK;
+        self.may_clean = true;
         self.space.look(&*self.shared.disk);
         self.shared.report().full = self.space.refusal();
         self.retry();
@@ -229,6 +233,7 @@ impl Writer {
         for expiry in staged.expiries {
             self.expiries.add(now, wall, expiry);
         }
+        self.may_clean |= compact_to.is_some();
         self.forget(compact_to);
         Ok(answers)
     }
@@ -285,7 +290,7 @@ impl Writer {
     /// Brings the cleaner forward: at most one of its jobs runs at a time.
     fn clean(&mut self) {
         self.cleaner = match std::mem::take(&mut self.cleaner) {
-            Cleaner::Idle => self.start_cleaning(),
+            Cleaner::Idle if std::mem::take(&mut self.may_clean) => self.start_cleaning(),
             Cleaner::Copying(job) if job.is_finished() => match join(job) {
                 Some(Ok(cleaned)) => {
                     let dropped: Vec<u64> = cleaned.dropped.iter().map(|s| s.number).collect();
@@ -305,6 +310,7 @@ impl Writer {
                     let len_min = self.shared.options.segment_bytes;
                     self.log.free.give(&*self.shared.disk, segment, len_min);
                 }
+                self.may_clean = true;
                 Cleaner::Idle
             }
             running => running,

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use headwater_store::embedded::{self, Manifest};
 use http::Request;
+use http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
@@ -20,7 +21,8 @@ use headwater_bench::kubeconfig::Endpoint;
 /// Asks a running server to forget history before a revision.
 pub(crate) async fn compact(flags: &CompactFlags) -> Result<()> {
     let target = format!("/debug/headwater/compact?revision={}", flags.revision);
-    let request = Request::post(target).body(Full::default())?;
+    let request =
+        Request::post(target).header(CONTENT_TYPE, "application/json").body(Full::default())?;
     let (_connection, _) = call(&flags.remote, request).await?;
     print::note(&format!("deleted the history before revision {}", flags.revision));
     Ok(())

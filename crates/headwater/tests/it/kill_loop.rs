@@ -312,7 +312,7 @@ pub(crate) fn ask(
     let length = body.len();
     write!(
         socket,
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
          Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
     )
     .ok()?;
@@ -358,7 +358,7 @@ pub(crate) struct Lines {
 impl Lines {
     pub(crate) fn open(at: SocketAddr, path: &str) -> Option<Lines> {
         let mut socket = TcpStream::connect(at).ok()?;
-        write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").ok()?;
         let mut from = BufReader::new(socket.try_clone().ok()?);
         let mut line = String::new();
         from.read_line(&mut line).ok()?;

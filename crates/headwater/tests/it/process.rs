@@ -70,14 +70,14 @@ impl Process {
 
     /// The response to a GET over plain HTTP.
     pub(crate) fn get(&self, path: &str) -> String {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
     }
 
     /// Creates an object over plain HTTP.
     pub(crate) fn post(&self, path: &str, body: &str) -> String {
         let length = body.len();
         self.ask(&format!(
-            "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
              Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         ))
     }

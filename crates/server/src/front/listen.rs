@@ -25,6 +25,7 @@ use crate::system::metrics::Metrics;
 
 mod connection;
 mod gate;
+mod same_origin;
 mod detached;
 mod head;
 mod activity;
@@ -167,6 +168,7 @@ impl Listener {
     /// Accepts and serves connections until stopped, then waits for requests in flight.
     pub async fn run(self, handler: Handler, stop: CancellationToken) {
         let shared = Arc::new(ListenerState {
+            address: self.address,
             handler,
             options: self.options.clone(),
             metrics: self.metrics.clone(),
@@ -230,6 +232,7 @@ impl Listener {
 
 /// The state shared by the connections of a listener.
 struct ListenerState {
+    address: SocketAddr,
     handler: Handler,
     options: Options,
     metrics: Metrics,

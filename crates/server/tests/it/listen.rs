@@ -194,7 +194,7 @@ async fn tls_connect(
 /// The user that the server identified, over HTTP/1.1.
 async fn who(address: SocketAddr, trusted: &Pki, client: Option<&Pair>) -> String {
     let mut stream = tls_connect(address, trusted, client, "http/1.1").await;
-    let request = b"GET /who HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let request = b"GET /who HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     stream.write_all(request).await.unwrap();
     let answer = read_to_end(&mut stream).await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -262,7 +262,7 @@ async fn replaced_certificates_are_used_from_the_next_handshake_on() {
 async fn plain_http_on_the_tls_port_gets_an_explanation() {
     let pki = pki_at(&SystemClock);
     let server = Started::tls(&pki, Options::default(), Arc::new(SystemClock));
-    let answer = server.exchange(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let answer = server.exchange(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
     assert!(answer.ends_with("Client sent an HTTP request to an HTTPS server.\n"), "{answer}");
 }
@@ -282,11 +282,11 @@ async fn a_connection_without_a_handshake_is_closed_and_counted() {
 #[tokio::test]
 async fn silent_slow_and_idle_connections_are_closed() {
     let server = Started::plain(impatient());
-    for sent in ["", "GET /who HT", "GET /who HTTP/1.1\r\nHost: x\r\n"] {
+    for sent in ["", "GET /who HT", "GET /who HTTP/1.1\r\nHost: localhost\r\n"] {
         assert_eq!(server.exchange(sent.as_bytes()).await, "", "{sent:?}");
     }
     let server = Started::plain(soon_idle());
-    let answer = server.exchange(b"GET /who HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let answer = server.exchange(b"GET /who HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert!(answer.ends_with("kubernetes-admin"), "{answer}");
 }
 
@@ -300,10 +300,10 @@ async fn malformed_requests_are_refused_and_their_connection_closed() {
         (400, "garbage\r\n\r\n".to_owned()),
         (400, "GET /\r\n\r\n".to_owned()),
         (400, "GET / HTTP/1.1\r\n\r\n".to_owned()),
-        (400, "GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n".to_owned()),
+        (400, "GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n".to_owned()),
         (400, "GET / HTTP/1.1\r\nHost : x\r\n\r\n".to_owned()),
-        (400, "GET / HTTP/1.1\r\nHost: x\r\nA: b\0c\r\n\r\n".to_owned()),
-        (400, "GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n folded\r\n\r\n".to_owned()),
+        (400, "GET / HTTP/1.1\r\nHost: localhost\r\nA: b\0c\r\n\r\n".to_owned()),
+        (400, "GET / HTTP/1.1\r\nHost: localhost\r\nA: b\r\n folded\r\n\r\n".to_owned()),
         (400, chunked("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n")),
         (400, chunked("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n")),
         (400, chunked("Content-Length: 5\r\nContent-Length: 6\r\n")),
@@ -311,10 +311,10 @@ async fn malformed_requests_are_refused_and_their_connection_closed() {
         (400, chunked("Content-Length: five\r\n")),
         (400, chunked("Content-Length: 99999999999999999999999\r\n")),
         (400, chunked("Transfer-Encoding: cats\r\n")),
-        (414, format!("GET /{long} HTTP/1.1\r\nHost: x\r\n\r\n")),
-        (417, "GET / HTTP/1.1\r\nHost: x\r\nExpect: cats\r\n\r\n".to_owned()),
-        (431, format!("GET / HTTP/1.1\r\nHost: x\r\n{many}\r\n")),
-        (431, format!("GET / HTTP/1.1\r\nHost: x\r\nA: {huge}\r\n\r\n")),
+        (414, format!("GET /{long} HTTP/1.1\r\nHost: localhost\r\n\r\n")),
+        (417, "GET / HTTP/1.1\r\nHost: localhost\r\nExpect: cats\r\n\r\n".to_owned()),
+        (431, format!("GET / HTTP/1.1\r\nHost: localhost\r\n{many}\r\n")),
+        (431, format!("GET / HTTP/1.1\r\nHost: localhost\r\nA: {huge}\r\n\r\n")),
     ] {
         let answer = server.exchange(request.as_bytes()).await;
         let shown: String = request.chars().take(80).collect();
@@ -323,14 +323,14 @@ async fn malformed_requests_are_refused_and_their_connection_closed() {
 }
 
 fn chunked(headers: &str) -> String {
-    format!("POST / HTTP/1.1\r\nHost: x\r\n{headers}\r\n0\r\n\r\nGET /who HTTP/1.1\r\n")
+    format!("POST / HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n0\r\n\r\nGET /who HTTP/1.1\r\n")
 }
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order() {
     let server = Started::plain(Options::default());
-    let mut requests = "GET /who HTTP/1.1\r\nHost: x\r\n\r\n".repeat(999);
-    requests.push_str("GET /who HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let mut requests = "GET /who HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(999);
+    requests.push_str("GET /who HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let answers = server.exchange(requests.as_bytes()).await;
     assert_eq!(answers.matches("200 OK").count(), 1000);
 }
@@ -346,8 +346,8 @@ async fn a_panic_fails_only_its_request() {
     let listener = Listener::plain(any_port(), Options::default(), metrics.clone()).unwrap();
     let mut socket = TcpStream::connect(listener.address()).await.unwrap();
     running.listen(listener);
-    let requests = "GET /debug/headwater/backup HTTP/1.1\r\nHost: x\r\n\r\n\
-                    GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let requests = "GET /debug/headwater/backup HTTP/1.1\r\nHost: localhost\r\n\r\n\
+                    GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     socket.write_all(requests.as_bytes()).await.unwrap();
     let answer = read_to_end(&mut socket).await;
     assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
@@ -362,13 +362,13 @@ async fn a_panic_fails_only_its_request() {
 async fn a_stop_lets_requests_finish_and_accepts_no_more() {
     let server = Started::plain(Options::default());
     let mut idle = server.connect().await;
-    idle.write_all(b"GET /who HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    idle.write_all(b"GET /who HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();
     while !answer.ends_with(b"kubernetes-admin") {
         assert_ne!(idle.read_buf(&mut answer).await.unwrap(), 0, "it is answered");
     }
     let mut busy = server.connect().await;
-    busy.write_all(b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    busy.write_all(b"GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     server.held_request_arrived().await;
     server.stop.cancel();
     // The idle connection is closed while the other request is still in progress.
@@ -384,7 +384,7 @@ async fn a_stop_aborts_requests_after_the_grace_period() {
     let options = Options { shutdown_grace: Duration::from_millis(50), ..Options::default() };
     let server = Started::plain(options);
     let mut socket = server.connect().await;
-    socket.write_all(b"GET /forever HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    socket.write_all(b"GET /forever HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut first = [0; 1];
     socket.read_exact(&mut first).await.unwrap();
     server.stop.cancel();
@@ -480,7 +480,7 @@ async fn a_port_in_use_is_reported_with_a_remedy() {
 async fn a_connection_over_the_limit_is_closed_and_others_are_served() {
     let server = Started::plain(Options { connections_max: 1, ..Options::default() });
     let mut first = server.connect().await;
-    first.write_all(b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    first.write_all(b"GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     server.held_request_arrived().await;
     let mut second = server.connect().await;
     assert_eq!(read_to_end(&mut second).await, "");
@@ -488,4 +488,31 @@ async fn a_connection_over_the_limit_is_closed_and_others_are_served() {
     let mut answer = [0; 12];
     first.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 200");
+}
+
+/// The requests that a page of another site can make a browser send, and their harmless variants.
+#[tokio::test]
+async fn no_web_page_is_the_administrator_of_the_plain_listener() {
+    let server = Started::plain(Options::default());
+    let json = "Content-Type: application/json\r\n";
+    for (code, request, host, headers) in [
+        (200, "GET /who", "localhost", ""),
+        (200, "GET /who", "127.0.0.1:8001", "Sec-Fetch-Site: none\r\n"),
+        (200, "POST /who", "localhost", json),
+        (200, "DELETE /who", "localhost", ""),
+        (403, "GET /who", "rebound.example", ""),
+        (403, "GET /who", "localhost", "Origin: https://evil.example\r\n"),
+        (403, "GET /who", "localhost", "Sec-Fetch-Site: cross-site\r\n"),
+        (415, "POST /who", "localhost", ""),
+        (415, "POST /who", "localhost", "Content-Type: text/plain\r\n"),
+        (415, "POST /who", "localhost", "Content-Type: application/x-www-form-urlencoded\r\n"),
+    ] {
+        let text = format!(
+            "{request} HTTP/1.1\r\nHost: {host}\r\n{headers}Connection: close\r\n\
+             Content-Length: 0\r\n\r\n"
+        );
+        let answer = server.exchange(text.as_bytes()).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {code} ")), "{text:?}: {answer:?}");
+        assert_eq!(answer.ends_with("kubernetes-admin"), code == 200, "{answer}");
+    }
 }

@@ -45,7 +45,7 @@ pub(crate) fn half_done_handshakes_are_dropped(suite: &mut Suite, half_done: Vec
 fn transport(suite: &mut Suite) {
     suite.row(7, |row| {
         let mut socket = row.suite.connect_tls();
-        socket.write_all(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        socket.write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         let answer = Answer::parse(&read_to_end(&mut socket));
         row.check(answer.code == 400, || answer.text());
     });
@@ -71,7 +71,7 @@ fn transport(suite: &mut Suite) {
     suite.row(27, |row| {
         for upgrade in ["h2c", "cats/1", "TLS/1.0"] {
             let request = format!(
-                "GET /version HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings, close\r\n\
+                "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings, close\r\n\
                  Upgrade: {upgrade}\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
             );
             row.raw(request, &[200, 400]);
@@ -114,8 +114,8 @@ fn get(lines: &str) -> String {
 /// A create with these header lines, and a second request hidden behind its body.
 fn smuggling(lines: &str) -> String {
     format!(
-        "POST {CMS} HTTP/1.1\r\nHost: x\r\n{lines}\r\n0\r\n\r\n\
-         DELETE {CMS}/a HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+        "POST {CMS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{lines}\r\n0\r\n\r\n\
+         DELETE {CMS}/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
     )
 }
 
@@ -125,11 +125,11 @@ fn heads(suite: &mut Suite) {
             "garbage\r\n\r\n".to_owned(),
             "GET /version\r\n\r\n".to_owned(),
             "\0\0\0\0\r\n\r\n".to_owned(),
-            "GET  /version HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(),
-            "GET /version HTTP/1.1 x\r\nHost: x\r\n\r\n".to_owned(),
-            "GET /version HTTP/7.0\r\nHost: x\r\n\r\n".to_owned(),
+            "GET  /version HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(),
+            "GET /version HTTP/1.1 x\r\nHost: localhost\r\n\r\n".to_owned(),
+            "GET /version HTTP/7.0\r\nHost: localhost\r\n\r\n".to_owned(),
             get(""),
-            get("Host: x\r\nHost: y\r\n"),
+            get("Host: localhost\r\nHost: y\r\n"),
         ] {
             row.raw(request, &[400]);
         }
@@ -137,24 +137,25 @@ fn heads(suite: &mut Suite) {
     suite.row(12, |row| {
         for lines in [
             "Host : x\r\n",
-            "Host: x\r\nA : b\r\n",
-            "Host: x\r\nA: b\0c\r\n",
-            "Host: x\r\nA: b\rc\r\n",
+            "Host: localhost\r\nA : b\r\n",
+            "Host: localhost\r\nA: b\0c\r\n",
+            "Host: localhost\r\nA: b\rc\r\n",
         ] {
             row.raw(get(lines), &[400]);
         }
     });
     suite.row(13, |row| {
-        row.raw(get("Host: x\r\nA: b\r\n folded\r\n"), &[400]);
-        row.raw(get("Host: x\r\nA: b\r\n\tfolded\r\n"), &[400]);
+        row.raw(get("Host: localhost\r\nA: b\r\n folded\r\n"), &[400]);
+        row.raw(get("Host: localhost\r\nA: b\r\n\tfolded\r\n"), &[400]);
     });
     suite.row(14, |row| {
-        let answer = row.raw("GET /version HTTP/1.1\nHost: x\nConnection: close\n\n", &[200, 400]);
+        let answer =
+            row.raw("GET /version HTTP/1.1\nHost: localhost\nConnection: close\n\n", &[200, 400]);
         let is_whole = answer.code == 400 || answer.text().contains("gitVersion");
         row.check(is_whole, || answer.text());
     });
     suite.row(28, |row| {
-        let request = "GET http://elsewhere.example/version HTTP/1.1\r\nHost: elsewhere.example\r\n\
+        let request = "GET http://localhost:1/version HTTP/1.1\r\nHost: elsewhere.example\r\n\
                        Connection: close\r\n\r\n";
         let answer = row.raw(request, &[200, 400]);
         row.check(answer.code == 400 || answer.text().contains("gitVersion"), || answer.text());
@@ -189,27 +190,27 @@ fn lengths(suite: &mut Suite) {
     suite.row(18, |row| {
         for size in ["zz", "-1", "ffffffffffffffffff", "", "5;\0", "0x5", " 5"] {
             let request = format!(
-                "POST {CMS} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n{size}\r\n{{}}\r\n0\r\n\r\n"
+                "POST {CMS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n{size}\r\n{{}}\r\n0\r\n\r\n"
             );
             row.raw(request, &[400]);
         }
     });
     suite.row(21, |row| {
         let request =
-            format!("POST {CMS} HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000000\r\n\r\n");
+            format!("POST {CMS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 10000000000\r\n\r\n");
         let answer = row.raw(request, &[413]);
         row.is_status(&answer, "10 GB", 413, "RequestEntityTooLarge");
     });
     suite.row(22, |row| {
         let request = format!(
-            "POST {CMS} HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000000\r\n\
+            "POST {CMS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 10000000000\r\n\
              Expect: 100-continue\r\n\r\n"
         );
         let answer = row.raw(request, &[413]);
         row.check(!answer.head.contains("100 continue"), || answer.head.clone());
     });
     suite.row(23, |row| {
-        row.raw(get("Host: x\r\nExpect: cats\r\n"), &[417]);
+        row.raw(get("Host: localhost\r\nExpect: cats\r\n"), &[417]);
     });
     suite.row(25, |row| {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
@@ -222,21 +223,24 @@ fn lengths(suite: &mut Suite) {
 fn limits(suite: &mut Suite) {
     suite.row(19, |row| {
         let many: String = (0..10_000).map(|n| format!("H{n}: x\r\n")).collect();
-        row.raw(get(&format!("Host: x\r\n{many}")), &[431]);
+        row.raw(get(&format!("Host: localhost\r\n{many}")), &[431]);
         let some: String = (0..201).map(|n| format!("H{n}: x\r\n")).collect();
-        row.raw(get(&format!("Host: x\r\n{some}")), &[431]);
-        row.raw(get(&format!("Host: x\r\nA: {}\r\n", "x".repeat(300 * 1024))), &[431]);
+        row.raw(get(&format!("Host: localhost\r\n{some}")), &[431]);
+        row.raw(get(&format!("Host: localhost\r\nA: {}\r\n", "x".repeat(300 * 1024))), &[431]);
     });
     suite.row(20, |row| {
         let long = "x".repeat(65 * 1024);
-        row.raw(format!("GET /{long} HTTP/1.1\r\nHost: x\r\n\r\n"), &[414]);
-        row.raw(format!("GET {CMS}?labelSelector={long} HTTP/1.1\r\nHost: x\r\n\r\n"), &[414]);
+        row.raw(format!("GET /{long} HTTP/1.1\r\nHost: localhost\r\n\r\n"), &[414]);
+        row.raw(
+            format!("GET {CMS}?labelSelector={long} HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+            &[414],
+        );
     });
     suite.row(26, |row| {
         let names: Vec<String> = (0..1_000).map(|n| format!("x{n}")).collect();
         let mut requests = String::new();
         for name in &names {
-            requests.push_str(&format!("GET {CMS}/{name} HTTP/1.1\r\nHost: x\r\n\r\n"));
+            requests.push_str(&format!("GET {CMS}/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         }
         let mut socket = row.suite.connect();
         let mut writer = socket.try_clone().unwrap();
@@ -276,7 +280,7 @@ fn methods(suite: &mut Suite) {
             row.check(answer.code == 405 && answer.body.is_empty(), || answer.text());
         }
         let connect =
-            "CONNECT elsewhere.example:443 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+            "CONNECT localhost:443 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
         row.raw(connect, &[400, 404, 405]);
     });
 }
@@ -290,7 +294,7 @@ fn vanishing(suite: &mut Suite) {
         let open = |row: &mut Row<'_>, target: &str| {
             let mut socket = row.suite.connect();
             socket
-                .write_all(format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())
+                .write_all(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes())
                 .unwrap();
             let mut first = [0];
             socket.read_exact(&mut first).unwrap();

@@ -346,10 +346,15 @@ pub(crate) fn escaped(text: &str) -> String {
 /// A request as bytes; its own headers replace the default ones.
 pub(crate) fn wire(request: &str, body: &[u8]) -> Vec<u8> {
     let (line, headers) = request.split_once('\n').unwrap_or((request, ""));
-    let mut text = format!("{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
+    let mut text = format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
     for header in headers.lines() {
         text.push_str(header);
         text.push_str("\r\n");
+    }
+    let writes = ["POST ", "PUT ", "PATCH "].iter().any(|method| line.starts_with(method));
+    if writes && !headers.to_ascii_lowercase().contains("content-type:") {
+        // The plain listener requires a type.
+        text.push_str("Content-Type: application/json\r\n");
     }
     text.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
     let mut bytes = text.into_bytes();

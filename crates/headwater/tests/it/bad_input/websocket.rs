@@ -17,7 +17,7 @@ pub(crate) fn rows(suite: &mut Suite) {
 fn request(headers: &[&str]) -> String {
     let headers = headers.join("\r\n");
     format!(
-        "GET {CMS}?watch=1 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+        "GET {CMS}?watch=1 HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          {headers}\r\n\r\n"
     )
 }
@@ -163,7 +163,7 @@ fn a_websocket_carries_one_event_in_each_message() {
     let open = |connection: &str, protocols: &str| {
         let mut socket = server.connect();
         let request = format!(
-            "GET /api/v1/namespaces?{query} HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n\
+            "GET /api/v1/namespaces?{query} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\
              Connection: {connection}\r\n{KEY}\r\n{VERSION}\r\n{ORIGIN}\r\n\
              Sec-WebSocket-Protocol: {protocols}\r\n\r\n"
         );

@@ -1,7 +1,8 @@
 //! The gate between a connection and the handler.
 //!
-//! It rejects malformed requests and detaches long-running bodies. Promise: a handler receives only
-//! well-formed requests; a request counts as in flight until its response body is dropped.
+//! It rejects malformed requests and, without TLS, requests of web pages; it detaches long-running
+//! bodies. Promise: a handler receives only well-formed requests; a request counts as in flight
+//! until its response body is dropped.
 
 use std::convert::Infallible;
 use std::io;
@@ -17,9 +18,9 @@ use hyper::body::Incoming;
 
 use super::activity::Activity;
 use super::detached::{DetachedBody, HeadState, LongRunning, Placeholder};
-use super::{HEADERS_MAX, ListenerState};
+use super::{HEADERS_MAX, ListenerState, same_origin};
 use crate::answer::body::{self, Body, Data, Response};
-use crate::front::identity::Peer;
+use crate::front::identity::{Peer, Transport};
 use crate::lock::lock;
 
 /// Marks a response after which the connection is closed. A 401 always closes it (S8.4).
@@ -104,7 +105,15 @@ impl Gate {
             Version::HTTP_11 => hosts == 1,
             _ => hosts <= 1,
         };
-        (!expected).then(|| refuse(StatusCode::BAD_REQUEST, "a request must name one host"))
+        if !expected {
+            return Some(refuse(StatusCode::BAD_REQUEST, "a request must name one host"));
+        }
+        if !matches!(self.peer.transport, Transport::Loopback) {
+            return None;
+        }
+        let checked =
+            same_origin::check(self.shared.address, request.method(), request.uri(), headers);
+        checked.err().map(|(code, why)| refuse(code, why))
     }
 }
 
@@ -121,7 +130,12 @@ fn is_continue(value: &HeaderValue) -> bool {
 }
 
 fn refuse(code: StatusCode, message: &str) -> Response {
-    let status = Status::failure(code.as_u16(), "BadRequest", message);
+    let reason = match code {
+        StatusCode::FORBIDDEN => "Forbidden",
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => "UnsupportedMediaType",
+        _ => "BadRequest",
+    };
+    let status = Status::failure(code.as_u16(), reason, message);
     let mut response = body::json(code, status.to_json());
     response.extensions_mut().insert(HangUp);
     response

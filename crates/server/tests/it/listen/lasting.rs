@@ -2,8 +2,8 @@
 
 use super::*;
 
-const LASTING: &str = "GET /lasting HTTP/1.1\r\nHost: x\r\n\r\n";
-const WHO_AND_CLOSE: &str = "GET /who HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+const LASTING: &str = "GET /lasting HTTP/1.1\r\nHost: localhost\r\n\r\n";
+const WHO_AND_CLOSE: &str = "GET /who HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
 /// Sends `one`, then `two` when the test adds a permit, then ends. Adds a permit to `arrived` when
 /// the stream is complete or dropped.
@@ -95,7 +95,7 @@ async fn pipelined_requests_are_answered_after_the_stream() {
     stream.write_all(LASTING.as_bytes()).await.unwrap();
     read_until(&mut stream, "one\n\r\n").await;
     // More than the server reads ahead, so that the remainder waits in the socket.
-    let many = "GET /who HTTP/1.1\r\nHost: x\r\n\r\n".repeat(999) + WHO_AND_CLOSE;
+    let many = "GET /who HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(999) + WHO_AND_CLOSE;
     stream.write_all(many.as_bytes()).await.unwrap();
     server.handler.gate.add_permits(1);
     let answers = read_to_end(&mut stream).await;
@@ -146,7 +146,7 @@ async fn a_stream_never_counts_as_idle_and_the_connection_does_afterwards() {
     stream.write_all(LASTING.as_bytes()).await.unwrap();
     read_until(&mut stream, "one\n\r\n").await;
     // Longer than the idle timeout: an idle connection is closed meanwhile.
-    let answer = server.exchange(b"GET /who HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let answer = server.exchange(b"GET /who HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert!(answer.ends_with("kubernetes-admin"), "{answer}");
     server.handler.gate.add_permits(1);
     assert_eq!(read_to_end(&mut stream).await, "4\r\ntwo\n\r\n0\r\n\r\n");

@@ -190,21 +190,24 @@ fn lengths(suite: &mut Suite) {
     suite.row(18, |row| {
         for size in ["zz", "-1", "ffffffffffffffffff", "", "5;\0", "0x5", " 5"] {
             let request = format!(
-                "POST {CMS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n{size}\r\n{{}}\r\n0\r\n\r\n"
+                "POST {CMS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                 Transfer-Encoding: chunked\r\n\r\n{size}\r\n{{}}\r\n0\r\n\r\n"
             );
             row.raw(request, &[400]);
         }
     });
     suite.row(21, |row| {
-        let request =
-            format!("POST {CMS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 10000000000\r\n\r\n");
+        let request = format!(
+            "POST {CMS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: 10000000000\r\n\r\n"
+        );
         let answer = row.raw(request, &[413]);
         row.is_status(&answer, "10 GB", 413, "RequestEntityTooLarge");
     });
     suite.row(22, |row| {
         let request = format!(
-            "POST {CMS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 10000000000\r\n\
-             Expect: 100-continue\r\n\r\n"
+            "POST {CMS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: 10000000000\r\nExpect: 100-continue\r\n\r\n"
         );
         let answer = row.raw(request, &[413]);
         row.check(!answer.head.contains("100 continue"), || answer.head.clone());

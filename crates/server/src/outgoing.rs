@@ -2,7 +2,8 @@
 //!
 //! River: admission, conversion → **outgoing** → webhook.
 //! Promise: a call has a deadline, a response is at most [`ANSWER_MAX`] bytes, redirects are not
-//! followed, and the caller's credentials are not passed on. Addresses are checked after a name is
+//! followed, a request that may have been received is not sent again, and the caller's credentials are
+//! not passed on. Addresses are checked after a name is
 //! resolved: metadata services are never called, loopback only if that is allowed.
 
 use std::collections::HashMap;
@@ -207,15 +208,19 @@ impl Caller {
         body: Bytes,
     ) -> Result<Bytes, Failure> {
         while let Some(mut sender) = self.take(place) {
-            // The endpoint may have closed an idle connection; then another one is tried.
-            if let Ok(answer) = send(&mut sender, place, path, body.clone()).await {
-                return self.finish(place, sender, answer).await;
+            match send(&mut sender, place, path, body.clone()).await {
+                Ok(answer) => return self.finish(place, sender, answer).await,
+                // The endpoint closed the idle connection before the request was sent.
+                Err(Unanswered::NotSent(_)) => {}
+                // It may have received the request, and must not get it twice.
+                Err(Unanswered::Sent(why)) => return Err(Failure::Post(why)),
             }
         }
         let mut sender = self.connect(cache, place).await?;
-        let answer = send(&mut sender, place, path, body).await;
-        let answer = answer.map_err(|error| Failure::Post(error.to_string()))?;
-        self.finish(place, sender, answer).await
+        match send(&mut sender, place, path, body).await {
+            Ok(answer) => self.finish(place, sender, answer).await,
+            Err(Unanswered::NotSent(why) | Unanswered::Sent(why)) => Err(Failure::Post(why)),
+        }
     }
 
     async fn finish(
@@ -304,20 +309,33 @@ enum Failure {
     Answer(String),
 }
 
+/// Why a request has no answer.
+enum Unanswered {
+    /// No byte of it was sent.
+    NotSent(String),
+    /// The endpoint may have received it.
+    Sent(String),
+}
+
 async fn send(
     sender: &mut SendRequest<Full<Bytes>>,
     place: &WebhookEndpoint,
     path: &str,
     body: Bytes,
-) -> Result<http::Response<hyper::body::Incoming>, Box<dyn std::error::Error + Send + Sync>> {
-    sender.ready().await?;
+) -> Result<http::Response<hyper::body::Incoming>, Unanswered> {
+    let not_sent = |error: &dyn std::fmt::Display| Unanswered::NotSent(error.to_string());
+    sender.ready().await.map_err(|error| not_sent(&error))?;
     let request = Request::post(path)
         .header(header::HOST, place.authority_name())
         .header(header::CONTENT_TYPE, "application/json")
         .header(header::ACCEPT, "application/json")
         .header(header::USER_AGENT, concat!("headwater/", env!("CARGO_PKG_VERSION")))
-        .body(Full::new(body))?;
-    Ok(sender.send_request(request).await?)
+        .body(Full::new(body))
+        .map_err(|error| not_sent(&error))?;
+    sender.try_send_request(request).await.map_err(|mut error| match error.take_message() {
+        Some(_) => not_sent(error.error()),
+        None => Unanswered::Sent(error.error().to_string()),
+    })
 }
 
 #[cfg(test)]

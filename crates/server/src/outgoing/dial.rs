@@ -51,7 +51,10 @@ pub(super) async fn dial(
 
 /// Metadata services return secrets to every caller; most are at link-local addresses.
 fn check(ip: IpAddr, loopback: Loopback) -> Result<(), &'static str> {
-    let ip = ip.to_canonical();
+    let ip = match ip.to_canonical() {
+        IpAddr::V6(v6) => embedded(v6).map_or(IpAddr::V6(v6), IpAddr::V4),
+        v4 => v4,
+    };
     let is_link_local = match ip {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
         IpAddr::V6(v6) => v6.segments()[0] & 0xffc0 == 0xfe80,
@@ -63,6 +66,20 @@ fn check(ip: IpAddr, loopback: Loopback) -> Result<(), &'static str> {
         return Err("loopback may not be called, see --webhooks-on-loopback");
     }
     Ok(())
+}
+
+/// The IPv4 address to which a translator or a tunnel forwards packets for this address: IPv4-compatible,
+/// NAT64 (well-known and local prefix) and 6to4 addresses.
+fn embedded(v6: Ipv6Addr) -> Option<Ipv4Addr> {
+    let v4 = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
+    match v6.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => None,
+        [0, 0, 0, 0, 0, 0, high, low] => Some(v4(high, low)),
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(v4(high, low)),
+        [0x64, 0xff9b, 1, _, _, _, high, low] => Some(v4(high, low)),
+        [0x2002, high, low, ..] => Some(v4(high, low)),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -82,6 +99,14 @@ mod tests {
             ("169.254.169.254", false, false),
             ("::ffff:169.254.169.254", false, false),
             ("fe80::1", false, false),
+            ("::169.254.169.254", false, false),
+            ("64:ff9b::169.254.169.254", false, false),
+            ("64:ff9b:1::a9fe:a9fe", false, false),
+            ("2002:a9fe:a9fe::1", false, false),
+            ("64:ff9b::100.100.100.200", false, false),
+            ("64:ff9b::127.0.0.1", true, false),
+            ("2002:7f00:1::", true, false),
+            ("64:ff9b::10.0.0.1", true, true),
             ("fd00:ec2::254", false, false),
             ("100.100.100.200", false, false),
             ("0.0.0.0", false, false),

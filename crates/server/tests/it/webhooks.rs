@@ -35,6 +35,8 @@ pub(crate) enum Reply {
     Raw(u16, Vec<u8>),
     /// No response.
     Silence,
+    /// The end of the connection.
+    Hangup,
 }
 
 type Behaviour = dyn Fn(&Value) -> Reply + Send + Sync;
@@ -125,9 +127,10 @@ async fn accept(
     }
 }
 
-async fn answer(review: &Value, reply: Reply) -> hyper::Result<hyper::Response<Full<Bytes>>> {
+async fn answer(review: &Value, reply: Reply) -> std::io::Result<hyper::Response<Full<Bytes>>> {
     let (code, bytes) = match reply {
         Reply::Silence => std::future::pending().await,
+        Reply::Hangup => return Err(std::io::ErrorKind::ConnectionAborted.into()),
         Reply::Raw(code, bytes) => (code, bytes),
         Reply::Response(mut response) => {
             if response["uid"].is_null() {
@@ -354,6 +357,23 @@ async fn a_slow_webhook_times_out() {
     answer.is(500, "context deadline exceeded");
     api.merge(CMS, &json!({})).await;
     api.get(CMS).await.lists("");
+}
+
+#[tokio::test]
+async fn a_webhook_that_received_a_review_does_not_get_it_again() {
+    let calls = std::sync::atomic::AtomicUsize::new(0);
+    let hook =
+        Hook::start(move |_| match calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            // The second review arrives on the connection of the first.
+            1 => Reply::Hangup,
+            _ => allow(),
+        })
+        .await;
+    let api = with(VALIDATING, &hook, |_| {}).await;
+    api.create(CMS, &config_map("first")).await;
+    api.post(CMS, &config_map("second")).await.is(500, "failed calling webhook");
+    assert_eq!(hook.asked().len(), 2);
+    api.create(CMS, &config_map("third")).await;
 }
 
 #[tokio::test]

@@ -92,7 +92,7 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     let client_authority = certificates.pki.ca.clone();
     running.appear(Presence { address: https.address(), client_authority }).await;
     let url = format!("https://{}", reachable(https.address()));
-    let kubeconfig_path = paths.write_kubeconfig(&certificates.pki, &url, https.address())?;
+    let kubeconfig_path = paths.write_kubeconfig(&certificates.pki, &url)?;
     let plain = http.as_ref().map(Listener::address);
 
     let controllers = LocalControllers::new(&flags.controller_flags, stages);
@@ -186,7 +186,7 @@ struct ServerPaths {
     data: Option<PathBuf>,
     kubeconfig_out: Option<PathBuf>,
     /// Directory for the kubeconfig of a server in memory; removed at shutdown.
-    temporary: PathBuf,
+    temporary: Option<PathBuf>,
     others: OthersMayRead,
 }
 
@@ -200,26 +200,30 @@ impl ServerPaths {
         if let Some(data) = &data {
             private_file::directory(data, others)?;
         }
-        let temporary = std::env::temp_dir().join(format!("headwater-{}", std::process::id()));
-        Ok(ServerPaths { data, kubeconfig_out: flags.kubeconfig_out.clone(), temporary, others })
+        let kubeconfig_out = flags.kubeconfig_out.clone();
+        let temporary = match (&data, &kubeconfig_out) {
+            (None, None) => Some(private_file::temporary_directory()?),
+            _ => None,
+        };
+        Ok(ServerPaths { data, kubeconfig_out, temporary, others })
     }
 
-    fn write_kubeconfig(&self, pki: &Pki, url: &str, at: SocketAddr) -> Result<PathBuf> {
-        let path = match (&self.kubeconfig_out, &self.data) {
+    fn write_kubeconfig(&self, pki: &Pki, url: &str) -> Result<PathBuf> {
+        let directory = self.data.as_ref().or(self.temporary.as_ref());
+        let path = match (&self.kubeconfig_out, directory) {
             (Some(path), _) => path.clone(),
-            (None, Some(data)) => data.join("admin.kubeconfig"),
-            (None, None) => {
-                private_file::directory(&self.temporary, self.others)?;
-                self.temporary.join(format!("{}.kubeconfig", at.port()))
-            }
+            (None, Some(directory)) => directory.join("admin.kubeconfig"),
+            (None, None) => anyhow::bail!("there is no directory for the kubeconfig"),
         };
         private_file::replace(&path, &kubeconfig::admin(pki, url), private_file::PRIVATE)?;
         Ok(path)
     }
 
     fn clean_up(&self) {
-        // It may not exist.
-        let _ = std::fs::remove_dir_all(&self.temporary);
+        if let Some(temporary) = &self.temporary {
+            // A leftover directory is harmless: only its owner may enter it.
+            let _ = std::fs::remove_dir_all(temporary);
+        }
     }
 }
 

@@ -65,6 +65,16 @@ pub fn directory(path: &Path, others: OthersMayRead) -> Result<(), Error> {
     check(path, 0o700, others)
 }
 
+/// Creates a directory for temporary files that only its owner may enter. Other users of the machine
+/// cannot guess its name, and so cannot create it first.
+pub fn temporary_directory() -> Result<PathBuf, Error> {
+    let name = format!("headwater-{}", uuid::Uuid::new_v4().simple());
+    let path = std::env::temp_dir().join(name);
+    let created = DirBuilder::new().mode(0o700).create(&path);
+    created.map_err(Error::io("create the directory", &path))?;
+    Ok(path)
+}
+
 /// Reads a file that only its owner may read.
 pub fn read(path: &Path, others: OthersMayRead) -> Result<String, Error> {
     check(path, PRIVATE, others)?;
@@ -117,6 +127,16 @@ pub fn check(path: &Path, wanted: u32, others: OthersMayRead) -> Result<(), Erro
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_temporary_directory_is_private_and_has_a_name_of_its_own() {
+        let (one, other) = (temporary_directory().unwrap(), temporary_directory().unwrap());
+        assert_ne!(one, other);
+        for path in [one, other] {
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+            fs::remove_dir(path).unwrap();
+        }
+    }
 
     #[test]
     fn a_file_others_may_read_is_refused_with_the_way_out() {

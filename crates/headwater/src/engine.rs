@@ -97,6 +97,7 @@ async fn open(flags: &ServeFlags, data: &Path, clock: Arc<dyn Clock>) -> Result<
 }
 
 async fn connect(flags: &flags::EtcdFlags) -> Result<Engine> {
+    flags.check().map_err(|why| anyhow!(why))?;
     let login = flags.etcd_user.clone();
     let interval = flags.etcd_compaction_interval;
     let options = EtcdOptions {

@@ -90,7 +90,8 @@ Examples:
   headwater serve --memory --bind 127.0.0.1:0 --kubeconfig-out /tmp/kubeconfig
   headwater serve --token-auth-file tokens.csv      # lines of token,user,uid,\"group1,group2\"
   headwater serve --watch-cache-sizes pods=5000,deployments.apps=500
-  headwater serve --store etcd --etcd-endpoints http://a:2379,http://b:2379,http://c:2379";
+  headwater serve --store etcd --etcd-cacert ca.pem \\
+    --etcd-endpoints https://a:2379,https://b:2379,https://c:2379";
 
 /// Flags of `serve` and `dev`.
 #[derive(Debug, Args)]

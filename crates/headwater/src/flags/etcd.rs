@@ -20,7 +20,7 @@ pub(crate) enum StoreKind {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "With --store etcd")]
 pub(crate) struct EtcdFlags {
-    /// All members of the cluster: http://host:port or https://host:port
+    /// All members of the cluster: https://host:port, or http://host:port on this machine
     #[arg(
         long,
         value_name = "URL",
@@ -29,6 +29,11 @@ pub(crate) struct EtcdFlags {
         hide_short_help = true
     )]
     pub(crate) etcd_endpoints: Vec<String>,
+
+    /// Allow http to an etcd on another machine: everybody on the network between can read and change
+    /// all objects and the password
+    #[arg(long, hide_short_help = true)]
+    pub(crate) etcd_allow_plain_http: bool,
 
     /// Prefix of all keys in etcd
     #[arg(long, value_name = "PREFIX", default_value = "/registry", hide_short_help = true)]
@@ -78,6 +83,32 @@ pub(crate) struct EtcdFlags {
     pub(crate) etcd_timeout: Duration,
 }
 
+impl EtcdFlags {
+    /// Rejects connections that others on the network can read.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.etcd_allow_plain_http {
+            return Ok(());
+        }
+        match self.etcd_endpoints.iter().find(|endpoint| is_plain_http_to_elsewhere(endpoint)) {
+            None => Ok(()),
+            Some(endpoint) => Err(format!(
+                "{endpoint} is not on this machine: use https with --etcd-cacert, or pass \
+                 --etcd-allow-plain-http if everybody on that network may read and change all objects"
+            )),
+        }
+    }
+}
+
+fn is_plain_http_to_elsewhere(endpoint: &str) -> bool {
+    let Ok(uri) = endpoint.parse::<http::Uri>() else { return false };
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    let is_loopback = match host.parse::<std::net::IpAddr>() {
+        Ok(ip) => ip.to_canonical().is_loopback(),
+        Err(_) => host.eq_ignore_ascii_case("localhost"),
+    };
+    uri.scheme() == Some(&http::uri::Scheme::HTTP) && !is_loopback
+}
+
 /// A name and a password; the password is not printed.
 #[derive(Clone)]
 pub(crate) struct EtcdUser {
@@ -103,6 +134,24 @@ fn parse_user(text: &str) -> Result<EtcdUser, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn plain_http_is_for_this_machine() {
+        for (endpoint, is_refused) in [
+            ("http://127.0.0.1:2379", false),
+            ("http://127.8.8.8:2379", false),
+            ("http://[::1]:2379", false),
+            ("http://[::ffff:127.0.0.1]:2379", false),
+            ("http://LocalHost:2379", false),
+            ("https://a.example:2379", false),
+            ("http://a.example:2379", true),
+            ("HTTP://10.0.0.1:2379", true),
+            ("http://localhost.example:2379", true),
+            ("http://[fd00::1]:2379", true),
+        ] {
+            assert_eq!(is_plain_http_to_elsewhere(endpoint), is_refused, "{endpoint}");
+        }
+    }
 
     #[test]
     fn a_password_may_contain_colons_and_is_not_printed() {

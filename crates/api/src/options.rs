@@ -269,10 +269,16 @@ fn start(raw: &Raw<'_>, bookmarks: bool) -> Result<Start, Status> {
     })
 }
 
+/// The longest watch, a year: a later end may not be a valid time.
+const WATCH_SECONDS_MAX: u64 = 365 * 24 * 3600;
+
 fn watch_timeout(seconds: Option<i64>) -> Option<Duration> {
     match seconds {
         None | Some(0) => None,
-        Some(seconds) => Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0))),
+        Some(seconds) => {
+            let seconds = u64::try_from(seconds).unwrap_or(0);
+            Some(Duration::from_secs(seconds.min(WATCH_SECONDS_MAX)))
+        }
     }
 }
 

@@ -220,7 +220,7 @@ fn a_watch_has_the_timeout_of_its_query() {
         ("timeoutSeconds=0", None),
         ("timeoutSeconds=5", Some(Duration::from_secs(5))),
         ("timeoutSeconds=-5", Some(Duration::ZERO)),
-        ("timeoutSeconds=9223372036854775807", Some(Duration::from_secs(i64::MAX as u64))),
+        ("timeoutSeconds=9223372036854775807", Some(Duration::from_secs(365 * 24 * 3600))),
     ] {
         assert_eq!(watch(raw).unwrap().timeout, timeout, "{raw}");
     }

@@ -107,6 +107,22 @@ impl Suite {
         read_to_end(&mut socket)
     }
 
+    /// The beginning of the response up to `end`, or all of it if it ends before.
+    pub(crate) fn first_bytes(&self, request: &str, end: &str) -> String {
+        let mut socket = self.connect();
+        socket.write_all(&wire(request, b"")).unwrap();
+        let mut text = String::new();
+        let mut buffer = [0; 4096];
+        while !text.contains(end) {
+            let read = socket.read(&mut buffer).unwrap();
+            if read == 0 {
+                break;
+            }
+            text.push_str(&String::from_utf8_lossy(&buffer[..read]));
+        }
+        text
+    }
+
     pub(crate) fn connect(&self) -> TcpStream {
         impatient(self.process.connect())
     }

@@ -2,8 +2,8 @@
 //!
 //! River: client → **factory** → informers.
 //! Promise: equal options give the same informer, different options never do; an informer without
-//! handles is stopped and freed; when `run` has returned or its future was dropped, no task of the
-//! factory is running.
+//! handles is stopped and freed; an informer that has stopped is never returned to a new caller;
+//! when `run` has returned or its future was dropped, no task of the factory is running.
 
 mod builder;
 
@@ -425,7 +425,10 @@ impl Factory {
         if let Some(known) = state.informers.get(&identity)
             && let Some(kept) = known.as_any().downcast_ref::<FactoryInformer<K>>()
         {
-            return Ok(kept.handle());
+            if !kept.health().is_over() {
+                return Ok(kept.handle());
+            }
+            state.remove(&identity);
         }
         let name = state.free_name(name);
         let NewInformer { informer, runner, gone } = make(name);
@@ -479,6 +482,12 @@ impl FactoryState {
         self.names.insert(name.clone());
         name
     }
+
+    fn remove(&mut self, identity: &InformerIdentity) {
+        if let Some(informer) = self.informers.remove(identity) {
+            self.names.remove(informer.name());
+        }
+    }
 }
 
 impl FactoryInner {
@@ -491,19 +500,22 @@ impl FactoryInner {
         let mut state = self.state();
         let held = state.informers.get(identity).is_some_and(|informer| informer.is_held());
         if !held {
-            self.remove(&mut state, identity);
+            state.remove(identity);
         }
         !held
     }
 
-    fn remove(&self, state: &mut FactoryState, identity: &InformerIdentity) {
-        if let Some(informer) = state.informers.remove(identity) {
-            state.names.remove(informer.name());
+    /// Removes an informer that has ended, unless a new one has taken its place.
+    fn forget_ended(&self, identity: &InformerIdentity) {
+        let mut state = self.state();
+        if state.informers.get(identity).is_some_and(|informer| informer.health().is_over()) {
+            state.remove(identity);
         }
     }
 }
 
-/// Runs one informer until `stop`, or until it has had no handles for the grace period.
+/// Runs one informer until `stop`, until it has had no handles for the grace period, or until it
+/// ends by itself because its resource type is not served.
 async fn run_counted<K: Cached>(
     inner: Arc<FactoryInner>,
     identity: InformerIdentity,
@@ -525,7 +537,11 @@ async fn run_counted<K: Cached>(
     };
     let mut run = Box::pin(runner.run(stop.child_token()));
     tokio::select! {
-        () = &mut run => {}
+        () = &mut run => {
+            if !stop.is_cancelled() {
+                inner.forget_ended(&identity);
+            }
+        }
         () = unheld => {
             stop.cancel();
             run.await;

@@ -116,9 +116,11 @@ impl<K: Cached> Informer<K> {
 
     /// Adds an index: `values` returns any number of values for an object. Existing objects are
     /// indexed before this returns. Objects for which it panics are logged and are not in the index.
+    /// The same function under the same name returns the existing index, unless it captures values.
     ///
     /// # Errors
-    /// [`Error::IndexExists`] for a name in use, [`Error::Stopped`] on a stopped informer.
+    /// [`Error::IndexExists`] for a name that another function uses, [`Error::Stopped`] on a stopped
+    /// informer.
     pub fn index<V, I>(
         &self,
         name: &str,
@@ -128,11 +130,10 @@ impl<K: Cached> Informer<K> {
         V: Hash + Eq + Clone + Send + Sync + 'static,
         I: IntoIterator<Item = V>,
     {
-        let values = move |object: &K| values(object).into_iter().collect::<Vec<V>>();
-        let index = ValueIndex::new(name, Arc::new(values));
+        let index = ValueIndex::new(name, values);
         let mut core = self.shared.core();
         if core.phase == RunPhase::Stopped {
-            return Err(self.stopped());
+            return Err(self.stopped_error());
         }
         let mut failures = Vec::new();
         let slot = core.writer.add_index(&index, &mut failures);
@@ -144,7 +145,7 @@ impl<K: Cached> Informer<K> {
         }
     }
 
-    fn stopped(&self) -> Error {
+    fn stopped_error(&self) -> Error {
         Error::Stopped(format!("informer {:?}", self.name()))
     }
 
@@ -174,6 +175,11 @@ impl<K: Cached> Informer<K> {
     /// The current health.
     pub fn health(&self) -> Health {
         self.shared.health_now()
+    }
+
+    /// Waits until the informer has stopped. Cancel-safe.
+    pub async fn stopped(&self) {
+        self.shared.health.subscribe().wait_for(Health::is_over).await.ok();
     }
 
     /// The time since the last event or bookmark arrived; `None` before the first.

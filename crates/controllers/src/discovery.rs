@@ -5,8 +5,9 @@
 //! metadata watch per resource.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use headwater_client::informer::Informer;
+use headwater_client::informer::{Informer, NotServed};
 use headwater_client::{Error, Factory, ResourceType};
 use kube::Client;
 use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
@@ -30,6 +31,15 @@ impl GroupKind {
     }
 }
 
+impl fmt::Display for GroupKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.group.as_str() {
+            "" => f.write_str(&self.kind),
+            group => write!(f, "{}.{group}", self.kind),
+        }
+    }
+}
+
 /// A resource that can be listed, watched and deleted.
 #[derive(Clone, Debug)]
 pub(crate) struct DeletableResource {
@@ -44,9 +54,11 @@ impl DeletableResource {
         ResourceType::of::<DynamicObject>(&self.api)
     }
 
-    /// The shared informer of the objects' metadata.
+    /// The shared informer of the objects' metadata. It stops when the server no longer serves the
+    /// resource; if its definition is created again, a new informer has to be opened.
     pub(crate) fn informer(&self, factory: &Factory) -> Result<Informer<ObjectMetadata>, Error> {
         let builder = factory.informer_of::<DynamicObject>(self.resource()).metadata_only();
+        let builder = builder.configure(|options| options.not_served = NotServed::Stop);
         builder.named(format!("metadata/{}", self.resource().resource())).open()
     }
 }

@@ -4,20 +4,22 @@
 //! River: metadata of every resource → **garbage** → deletes and updates of owner references.
 //! Promise: no object is deleted while one of its owners exists. An owner is absent only if a watch
 //! reported its deletion or the server replied so. A delete carries the UID and the resourceVersion
-//! that were examined; an object that changed since is examined again.
+//! that were examined; an object that changed since is examined again. A resource that cannot be
+//! watched delays no other resource.
 
 mod absent_owner_cache;
 mod decision;
+mod monitors;
+mod patches;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock, Weak};
-use std::time::Duration;
 
 use headwater_client::calls::Calls;
 use headwater_client::controller::{Env, Prepared};
-use headwater_client::informer::{Handler, Informer, Subscribe};
+use headwater_client::informer::Informer;
 use headwater_client::workqueue::Queue;
-use headwater_client::{Cached, Change, Error, Factory, Index, Key};
+use headwater_client::{Cached, Change, Error, Factory, Key};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::ObjectMeta;
@@ -26,21 +28,16 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::cluster::Cluster;
-use crate::discovery::{self, DeletableResource, GroupKind, ObjectMetadata};
+use crate::discovery::{GroupKind, ObjectMetadata};
 
 use self::absent_owner_cache::AbsentOwnerCache;
 use self::decision::{
     DependentState, FOREGROUND, GcAction, ORPHAN, OwnerState, Propagation, decide,
 };
+use self::monitors::ResourceMonitor;
+use self::patches::{options, without_blocking_owners, without_finalizer, without_owners};
 
 const WORKERS: usize = 8;
-/// How often discovery runs: resources of aggregated servers have no definition to watch.
-const DISCOVERY_INTERVAL: Duration = Duration::from_secs(60);
-/// The delay after failed discovery.
-const DISCOVERY_RETRY: Duration = Duration::from_secs(1);
-/// A resource that does not sync in this time is not waited for.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
-
 pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     let factory = cluster.factory().clone();
     let definitions = cluster.informer::<CustomResourceDefinition>()?;
@@ -99,16 +96,6 @@ struct ObjectRef {
     key: Key,
 }
 
-/// A resource whose objects are watched.
-struct ResourceMonitor {
-    id: Arc<GroupKind>,
-    kind: DeletableResource,
-    objects: Informer<ObjectMetadata>,
-    by_owner: Index<ObjectMetadata, String>,
-    /// Dropping it ends the subscription.
-    _handler: Handler<ObjectMetadata>,
-}
-
 struct Collector {
     myself: Weak<Collector>,
     factory: Factory,
@@ -122,77 +109,12 @@ struct Collector {
 }
 
 impl Collector {
-    /// Keeps the monitors in step with the resources that the server serves. Never returns `Ok`.
-    async fn follow_discovery(
-        &self,
-        definitions: &Informer<CustomResourceDefinition>,
-    ) -> Result<(), Error> {
-        let mut changes = definitions.subscribe(Subscribe::named("garbage"))?;
-        loop {
-            let wait = match self.refresh().await {
-                Ok(()) => DISCOVERY_INTERVAL,
-                Err(error) => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "discovery failed; retrying in 1 s, known resources are still collected"
-                    );
-                    DISCOVERY_RETRY
-                }
-            };
-            tokio::select! {
-                change = changes.next() => if change.is_none() { std::future::pending().await },
-                () = tokio::time::sleep(wait) => {}
-            }
-        }
-    }
-
-    async fn refresh(&self) -> Result<(), Error> {
-        let found = discovery::deletable_resources(self.factory.client()).await?;
-        let known: Vec<GroupKind> =
-            self.all().iter().map(|monitor| (*monitor.id).clone()).collect();
-        for (id, kind) in &found {
-            if !known.contains(id) {
-                let monitor = Arc::new(self.watch(id, kind)?);
-                self.kinds.write().expect("no panics inside").insert(id.clone(), monitor);
-            }
-        }
-        let mut kinds = self.kinds.write().expect("no panics inside");
-        kinds.retain(|id, _| found.contains_key(id));
-        self.discovered.send_replace(true);
-        Ok(())
-    }
-
-    fn watch(&self, id: &GroupKind, kind: &DeletableResource) -> Result<ResourceMonitor, Error> {
-        let objects = kind.informer(&self.factory)?;
-        let by_owner = objects.index("garbage/owner", |object: &ObjectMetadata| {
-            let owners = object.metadata.owner_references.iter().flatten();
-            owners.map(|owner| owner.uid.clone()).collect::<Vec<_>>()
-        })?;
-        let (id, myself) = (Arc::new(id.clone()), Weak::clone(&self.myself));
-        let subscribe = Subscribe::named("garbage").split_recreate(true).suppress_unchanged(true);
-        let name = Arc::clone(&id);
-        let handler = objects.for_each(subscribe, move |change| {
-            if let Some(collector) = myself.upgrade() {
-                collector.handle_change(&name, &change);
-            }
-        })?;
-        Ok(ResourceMonitor { id, kind: kind.clone(), objects, by_owner, _handler: handler })
-    }
-
     fn all(&self) -> Vec<Arc<ResourceMonitor>> {
         self.kinds.read().expect("no panics inside").values().cloned().collect()
     }
 
     fn kind(&self, id: &GroupKind) -> Option<Arc<ResourceMonitor>> {
         self.kinds.read().expect("no panics inside").get(id).cloned()
-    }
-
-    /// Waits until every resource has synced, at most [`SYNC_TIMEOUT`].
-    async fn synced(&self) {
-        self.discovered.subscribe().wait_for(|discovered| *discovered).await.ok();
-        let all = self.all();
-        let each = all.iter().map(|monitor| monitor.objects.synced());
-        tokio::time::timeout(SYNC_TIMEOUT, futures::future::join_all(each)).await.ok();
     }
 
     /// Queues the objects that a change affects.
@@ -379,38 +301,4 @@ fn ignore_not_found<T>(written: Result<T, Error>) -> Result<(), Error> {
         Err(error) if error.is_not_found() => Ok(()),
         written => written.map(drop),
     }
-}
-
-fn options(object: &ObjectMetadata, how: Propagation) -> Value {
-    json!({
-        "propagationPolicy": how.as_str(),
-        "preconditions": {
-            "uid": object.uid(), "resourceVersion": object.resource_version().text(),
-        },
-    })
-}
-
-fn with_version(object: &ObjectMetadata, mut metadata: Value) -> Value {
-    metadata["resourceVersion"] = object.resource_version().text().into();
-    json!({ "metadata": metadata })
-}
-
-fn without_owners(object: &ObjectMetadata, lost: &[String]) -> Value {
-    let owners = object.metadata.owner_references.iter().flatten();
-    let left: Vec<_> = owners.filter(|owner| !lost.contains(&owner.uid)).collect();
-    with_version(object, json!({ "ownerReferences": left }))
-}
-
-fn without_blocking_owners(object: &ObjectMetadata) -> Value {
-    let mut owners = object.metadata.owner_references.clone().unwrap_or_default();
-    for owner in &mut owners {
-        owner.block_owner_deletion = Some(false);
-    }
-    with_version(object, json!({ "ownerReferences": owners }))
-}
-
-fn without_finalizer(object: &ObjectMetadata, name: &str) -> Value {
-    let finalizers = object.metadata.finalizers.iter().flatten();
-    let left: Vec<_> = finalizers.filter(|known| *known != name).collect();
-    with_version(object, json!({ "finalizers": left }))
 }

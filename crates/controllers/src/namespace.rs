@@ -15,7 +15,7 @@ use headwater_api::Clock;
 use headwater_client::controller::{
     Context, Controller, ControllerHandle, Failure, Next, Prepared, Reconcile, WatchId,
 };
-use headwater_client::informer::Informer;
+use headwater_client::informer::{Health, Informer};
 use headwater_client::{Cached, Error, Factory, Key};
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 use kube::Api;
@@ -167,10 +167,12 @@ impl NamespaceController {
         let synced = futures::future::try_join_all(synced);
         match tokio::time::timeout(SYNC_TIMEOUT, synced).await {
             Ok(synced) => synced.map(|_| resources),
-            Err(_) => Err(Error::Timeout {
-                what: "the sync of all namespaced resources".into(),
-                after: SYNC_TIMEOUT,
-            }),
+            Err(_) => {
+                let missing = resources.iter().filter(|resource| !resource.objects.has_synced());
+                let missing: Vec<String> = missing.map(NamespacedResource::name).collect();
+                let what = format!("reading the objects of {}", missing.join(", "));
+                Err(Error::Timeout { what, after: SYNC_TIMEOUT })
+            }
         }
     }
 
@@ -197,14 +199,16 @@ impl NamespaceController {
         Ok(objects)
     }
 
-    /// Stops watching resources that the server no longer serves, or serves in another version.
+    /// Stops watching resources that the server no longer serves, or serves in another version, and
+    /// those whose informers have stopped because the server did not serve them for a while.
     async fn unwatch(&self, kinds: &[(GroupKind, DeletableResource)]) -> Result<(), Error> {
         let gone: Vec<(Informer<ObjectMetadata>, WatchId)> = {
             let mut watched = self.watched.lock().expect("no code panics while it is held");
             let is_served = |id: &GroupKind, objects: &Informer<ObjectMetadata>| {
-                kinds
-                    .iter()
-                    .any(|(known, kind)| known == id && kind.resource() == *objects.resource())
+                let is_it = |(known, kind): &(GroupKind, DeletableResource)| {
+                    known == id && kind.resource() == *objects.resource()
+                };
+                objects.health() != Health::Stopped && kinds.iter().any(is_it)
             };
             let gone = watched.iter().filter(|(id, (objects, _))| !is_served(id, objects));
             let gone: Vec<GroupKind> = gone.map(|(id, _)| id.clone()).collect();

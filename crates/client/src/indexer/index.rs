@@ -5,7 +5,7 @@
 //! keeps a value does not touch its bucket; an object for which the function fails or panics is
 //! missing from that index only.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -41,6 +41,8 @@ pub(crate) struct IndexFailure {
 /// An index with values of any type.
 pub(crate) trait AnyIndex<K>: Send + Sync + 'static {
     fn name(&self) -> &str;
+    /// The function, if its type identifies it: the type of a closure without captured values does.
+    fn function(&self) -> Option<TypeId>;
     /// The index after these changes; `None` if it does not change.
     fn after(
         &self,
@@ -60,6 +62,7 @@ pub(crate) trait AnyIndex<K>: Send + Sync + 'static {
 /// An index with values of one type.
 pub(crate) struct ValueIndex<K, V> {
     name: Arc<str>,
+    function: Option<TypeId>,
     values: Arc<Values<K, V>>,
     buckets: imbl::HashMap<V, Bucket>,
 }
@@ -108,8 +111,15 @@ where
     K: Cached,
     V: Hash + Eq + Clone + Send + Sync + 'static,
 {
-    pub(crate) fn new(name: &str, values: Arc<Values<K, V>>) -> ValueIndex<K, V> {
-        ValueIndex { name: name.into(), values, buckets: imbl::HashMap::new() }
+    pub(crate) fn new<F, I>(name: &str, values: F) -> ValueIndex<K, V>
+    where
+        F: Fn(&K) -> I + Send + Sync + 'static,
+        I: IntoIterator<Item = V>,
+    {
+        let function = (size_of::<F>() == 0).then(TypeId::of::<F>);
+        let values = move |object: &K| values(object).into_iter().collect::<Vec<V>>();
+        let (name, values) = (name.into(), Arc::new(values));
+        ValueIndex { name, function, values, buckets: imbl::HashMap::new() }
     }
 
     /// The values of an object, each once; an error if the function panics.
@@ -164,6 +174,7 @@ where
     fn fork(&self) -> ValueIndex<K, V> {
         ValueIndex {
             name: Arc::clone(&self.name),
+            function: self.function,
             values: Arc::clone(&self.values),
             buckets: self.buckets.clone(),
         }
@@ -183,6 +194,10 @@ where
 {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn function(&self) -> Option<TypeId> {
+        self.function
     }
 
     fn after(

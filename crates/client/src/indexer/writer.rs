@@ -108,15 +108,20 @@ impl<K: Cached> Writer<K> {
         self.publish();
     }
 
-    /// Adds an index; returns its slot, or `None` if the name is in use.
+    /// Adds an index; returns its slot, or `None` if the name is in use. The same function under the
+    /// same name is the same index.
     pub(crate) fn add_index(
         &mut self,
         index: &dyn AnyIndex<K>,
         failures: &mut Vec<IndexFailure>,
     ) -> Option<usize> {
-        let taken = |other: &Arc<dyn AnyIndex<K>>| other.name() == index.name();
-        if index.name() == super::NAMESPACE_INDEX || self.state.indexes.iter().any(taken) {
+        if index.name() == super::NAMESPACE_INDEX {
             return None;
+        }
+        if let Some(slot) = self.state.indexes.iter().position(|it| it.name() == index.name()) {
+            let function = index.function();
+            let same = function.is_some() && self.state.indexes[slot].function() == function;
+            return same.then_some(slot);
         }
         self.state.indexes.push(index.over(&self.state.objects, failures));
         self.publish();

@@ -69,7 +69,7 @@ impl<K: Cached> Informer<K> {
         // Batches are applied and delivered under this lock, so this is between two batches.
         let mut core = self.shared.core();
         if core.phase == RunPhase::Stopped {
-            return Err(self.stopped());
+            return Err(self.stopped_error());
         }
         let period = core.resync_for(&options);
         let subscriber =

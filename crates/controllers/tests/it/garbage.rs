@@ -1,15 +1,18 @@
 //! Garbage collection of built-in and custom resources: background, foreground and orphan.
 
+use std::time::Duration;
+
 use headwater_client::calls::Collection;
 use headwater_client::{Cached, ResourceType, Snapshot};
+use headwater_controllers::Options;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
 
 use crate::replicaset::template;
-use crate::world::World;
+use crate::world::{PATIENCE, World};
 
 /// The custom kind `Widget`.
 pub(crate) async fn widgets(world: &World) -> ApiResource {
@@ -253,4 +256,77 @@ async fn orphans_are_not_adopted_by_an_owner_that_is_being_deleted() {
         };
         world.until_all(free).await;
     }
+}
+
+fn widget_owner(widget: &DynamicObject) -> Value {
+    json!({
+        "apiVersion": "example.com/v1", "kind": "Widget", "name": widget.name(),
+        "uid": widget.uid(), "blockOwnerDeletion": true,
+    })
+}
+
+async fn delete_definition(world: &World) {
+    let name = "widgets.example.com";
+    world.calls.of::<CustomResourceDefinition>().delete(&name.parse().unwrap()).await.unwrap();
+    world.until(name, gone::<CustomResourceDefinition>).await;
+}
+
+/// Creates a namespace and waits until it is deleted: the namespace controller then watches every
+/// resource.
+async fn pass_namespace(world: &World, name: &str) {
+    world.create::<Namespace>(json!({"metadata": {"name": name}})).await;
+    world.calls.of::<Namespace>().delete(&name.parse().unwrap()).await.unwrap();
+    world.until(name, gone::<Namespace>).await;
+}
+
+/// How often definitions are reinstalled; `REINSTALLATIONS` changes it.
+fn reinstallations() -> usize {
+    std::env::var("REINSTALLATIONS").map_or(20, |count| count.parse().unwrap())
+}
+
+#[tokio::test]
+async fn definitions_can_be_reinstalled_while_all_controllers_run() {
+    let world = World::start().await;
+    world.create::<Node>(json!({"metadata": {"name": crate::kubelet::NODE}})).await;
+    let cluster = world.cluster();
+    let factory = cluster.factory().clone();
+    // The test's kubelet binds and runs the pods.
+    let controllers = "*,-scheduler,-simulated-nodes".parse().unwrap();
+    let running = world.run_on(cluster, Options::new(controllers));
+    world.create::<Deployment>(deployment()).await;
+    for round in 0..reinstallations() {
+        let kind = widgets(&world).await;
+        if round % 10 == 0 {
+            pass_namespace(&world, &format!("round-{round}")).await;
+        }
+        let name = format!("w{round}");
+        let metadata = json!({"name": name, "namespace": "default"});
+        let widget = widget(&world, &kind, metadata).await;
+        world.create::<ConfigMap>(owned(&name, &[widget_owner(&widget)])).await;
+        delete_definition(&world).await;
+    }
+    // The collector knows the kind again: dependents of all rounds are deleted, and a foreground
+    // deletion finishes.
+    let kind = widgets(&world).await;
+    let last = widget(&world, &kind, json!({"name": "last", "namespace": "default"})).await;
+    world.create::<ConfigMap>(owned("last", &[widget_owner(&last)])).await;
+    let foreground = json!({"propagationPolicy": "Foreground"});
+    let key = "default/last".parse().unwrap();
+    calls_of(&world, &kind).delete_with(&key, &foreground).await.unwrap();
+    world
+        .until_all(|maps: &Snapshot<ConfigMap>| {
+            let mut left = maps.iter().filter(|(_, map)| map.metadata.owner_references.is_some());
+            left.next().is_none().then_some(())
+        })
+        .await;
+    // The informer of a deleted kind ends.
+    delete_definition(&world).await;
+    let name = "metadata/widgets.example.com";
+    let ended = async {
+        while factory.health().keys().any(|known| known.starts_with(name)) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, ended).await.expect("the informer of a deleted kind ends");
+    running.stop().await;
 }

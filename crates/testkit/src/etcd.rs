@@ -1,7 +1,8 @@
 //! A real etcd cluster on free loopback ports, with data in a temporary directory.
 //!
-//! The processes are killed when the value is dropped. The binary is the one on the `PATH` or the
-//! one that `./test` has put into `target/etcd`. Without one, tests that need etcd are skipped.
+//! The processes are killed when the value is dropped. The binary is the one that `HEADWATER_ETCD`
+//! names; otherwise the one on the `PATH`, or the one that `./test` has put into `target/etcd`.
+//! Without one, tests that need etcd fail; with `HEADWATER_SKIP_ETCD=1` they are skipped.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,6 +15,12 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{ports, tools};
+
+/// The variable that names the etcd binary.
+const PROGRAM: &str = "HEADWATER_ETCD";
+
+/// The variable that permits to skip tests that need etcd.
+const SKIP: &str = "HEADWATER_SKIP_ETCD";
 
 /// How long a member may take to start on a busy machine.
 const START_MAX: Duration = Duration::from_secs(600);
@@ -48,17 +55,25 @@ impl Drop for EtcdCluster {
 }
 
 impl EtcdCluster {
-    /// One member; `None` if the machine has no etcd.
+    /// One member; `None` if the calling test is skipped.
+    ///
+    /// # Panics
+    ///
+    /// If the machine has no etcd, and the environment does not permit to skip the test.
+    #[track_caller]
     pub fn start() -> Option<EtcdCluster> {
         EtcdCluster::cluster(1, Options::default())
     }
 
-    /// Several members; `None` if the machine has no etcd.
+    /// Several members; `None` if the calling test is skipped.
+    ///
+    /// # Panics
+    ///
+    /// If the machine has no etcd, and the environment does not permit to skip the test.
+    #[track_caller]
     pub fn cluster(size: usize, options: Options) -> Option<EtcdCluster> {
-        let Some(program) = find() else {
-            tools::skip("etcd 3.5 or newer is not installed", "./test tests downloads it");
-            return None;
-        };
+        let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/etcd/usr/bin/etcd");
+        let program = program(&[PathBuf::from("etcd"), ours])?;
         let ports = ports::free(2 * size);
         let members = ports.chunks(2).map(|ports| Member {
             client_port: ports[0],
@@ -204,14 +219,103 @@ impl EtcdCluster {
     }
 }
 
-/// The first etcd binary that is new enough.
-fn find() -> Option<PathBuf> {
-    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/etcd/usr/bin/etcd");
-    [PathBuf::from("etcd"), ours].into_iter().find(|program| {
-        let output = Command::new(program).arg("--version").output();
-        output.is_ok_and(|output| {
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            text.contains("etcd Version: 3.5.") || text.contains("etcd Version: 3.6.")
-        })
+/// The etcd binary: the one that the environment names, or the first candidate that is new enough;
+/// `None` if the calling test is skipped.
+#[track_caller]
+fn program(candidates: &[PathBuf]) -> Option<PathBuf> {
+    if let Some(program) = std::env::var_os(PROGRAM) {
+        let program = PathBuf::from(program);
+        let path = program.display();
+        assert!(is_usable(&program), "{PROGRAM}={path} is not an etcd 3.5 or newer");
+        return Some(program);
+    }
+    let found = candidates.iter().find(|program| is_usable(program));
+    if found.is_none() {
+        let may_skip = std::env::var_os(SKIP).is_some_and(|value| value == "1");
+        let reason = "etcd 3.5 or newer is not installed";
+        assert!(
+            may_skip,
+            "{reason}; ./test tests downloads it, {PROGRAM}=PATH names the binary, \
+             {SKIP}=1 skips the tests that need it"
+        );
+        tools::skip(reason, "./test tests downloads it");
+    }
+    found.cloned()
+}
+
+/// Whether a program is an etcd that is new enough.
+fn is_usable(program: &Path) -> bool {
+    let output = Command::new(program).arg("--version").output();
+    output.is_ok_and(|output| {
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.contains("etcd Version: 3.5.") || text.contains("etcd Version: 3.6.")
     })
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::process::Output;
+
+    use super::*;
+
+    #[test]
+    #[ignore = "run by the tests below, with an environment of its own"]
+    fn finds() {
+        if let Some(program) = program(&[PathBuf::from("etcd")]) {
+            assert_eq!(Some(program.into_os_string()), std::env::var_os("EXPECTED"));
+        }
+    }
+
+    /// Runs `finds` with only these variables.
+    fn finds_with(variables: &[(&str, &str)]) -> Output {
+        Command::new(std::env::current_exe().expect("tests run from a file"))
+            .args(["--ignored", "--exact", "etcd::tests::finds"])
+            .env_clear()
+            .envs(variables.iter().copied())
+            .output()
+            .expect("the test is executable")
+    }
+
+    fn passes(variables: &[(&str, &str)]) -> bool {
+        finds_with(variables).status.success()
+    }
+
+    /// Writes a program that prints a version of etcd.
+    fn fake(dir: &Path, name: &str, version: &str) -> String {
+        let path = dir.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\necho 'etcd Version: {version}'\n"))
+            .expect("the program is written");
+        let permissions = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&path, permissions).expect("the program is executable");
+        path.into_os_string().into_string().expect("the path is text")
+    }
+
+    #[test]
+    fn the_environment_names_the_binary() {
+        let dir = tempfile::tempdir().expect("a temporary directory is available");
+        let (new, old) = (fake(dir.path(), "new", "3.6.1"), fake(dir.path(), "old", "3.4.9"));
+        assert!(passes(&[(PROGRAM, &new), ("EXPECTED", &new)]));
+        // A binary that was named is never replaced by another one, and never a reason to skip.
+        for wrong in [old.as_str(), "/absent"] {
+            let output = finds_with(&[(PROGRAM, wrong), (SKIP, "1")]);
+            assert!(!output.status.success());
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(text.contains(&format!("{PROGRAM}={wrong} is not an etcd")), "{text}");
+        }
+    }
+
+    #[test]
+    fn without_etcd_a_test_fails_unless_the_environment_permits_to_skip_it() {
+        let dir = tempfile::tempdir().expect("a temporary directory is available");
+        let path = dir.path().to_str().expect("the path is text");
+        let output = finds_with(&[("PATH", path)]);
+        assert!(!output.status.success());
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("etcd 3.5 or newer is not installed; ./test tests"), "{text}");
+        assert!(passes(&[("PATH", path), (SKIP, "1")]));
+        assert!(!passes(&[("PATH", path), (SKIP, "1"), ("CI", "true")]));
+        fake(dir.path(), "etcd", "3.5.16");
+        assert!(passes(&[("PATH", path), ("EXPECTED", "etcd")]));
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! After each restart the test compares the ledger of the writers with the history: it contains
 //! every acknowledged write, otherwise only writes with an unknown outcome, and revisions continue
-//! above the highest one that any client received (R1, R2, R4, R12). Watchers resume and must not
+//! above the highest one that any client received (R1, R2, R4, R12). `verify` finds no damage after
+//! any kill. Watchers resume and must not
 //! miss or repeat an event. SIGKILL keeps the page cache, so this does not test syncs; the crash
 //! tests of the store do.
 //!
@@ -22,7 +23,7 @@ use headwater_testkit::history::{
 use headwater_testkit::ledger::{self, WriteIntent, WriteOutcome, WriteRecord};
 use serde_json::{Value, json};
 
-use crate::process::Process;
+use crate::process::{self, Process};
 
 const WRITERS: usize = 8;
 const WATCHERS: usize = 4;
@@ -42,6 +43,8 @@ fn acknowledged_writes_survive_every_kill() {
         let server = Process::serve(&["--data-dir", data.to_str().unwrap()]);
         run.verify(server.plain);
         run.disturb(server);
+        let verified = process::run(&["verify", data.to_str().unwrap()]);
+        assert!(verified.status.success(), "after kill {}: {verified:?}", run.round);
     }
     let server = Process::serve(&["--data-dir", data.to_str().unwrap()]);
     run.verify(server.plain);

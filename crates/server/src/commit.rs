@@ -26,8 +26,8 @@ pub(crate) enum CommitOutcome {
     Stored(Revision),
     /// Another writer was first; this is the current record.
     Conflict(Option<Record>),
-    /// A companion changed: compute the write again.
-    Contended,
+    /// The companion with this key changed: compute the write again.
+    Contended(Key),
 }
 
 /// Writes that are committed together with an object.
@@ -94,7 +94,7 @@ pub(crate) async fn commit(store: &dyn Store, mut write: Write) -> Result<Commit
         Err(StoreError::Conflict { key, actual }) if Some(&key) == object.as_ref() => {
             Ok(CommitOutcome::Conflict(actual))
         }
-        Err(StoreError::Conflict { .. }) => Ok(CommitOutcome::Contended),
+        Err(StoreError::Conflict { key, .. }) => Ok(CommitOutcome::Contended(key)),
         Err(error) => Err(status::from_store(&error)),
     }
 }

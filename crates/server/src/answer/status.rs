@@ -5,7 +5,7 @@
 use headwater_api::status::{Cause, Details};
 use headwater_api::{Kind, Status};
 use headwater_cache::Error as CacheError;
-use headwater_store::Error as StoreError;
+use headwater_store::{Error as StoreError, Key};
 use http::StatusCode;
 use http::header::{self, HeaderValue};
 
@@ -156,6 +156,11 @@ pub fn from_cache(error: &CacheError) -> Status {
             Status::failure(500, "StoreReadError", format!("the value of {key} cannot be read"))
         }
     }
+}
+
+/// 500 for a conflict on a key that the write should not depend on.
+pub fn unexpected_conflict(key: &Key) -> Status {
+    internal(format!("conflict on a key other than the object's ({key})"))
 }
 
 /// The status of a failed write.

@@ -114,7 +114,7 @@ impl Server {
         let key = Key::in_collection(PREFIX, &definition.name);
         let guard = Guard::At(definition.revision);
         match put(self.store(), kind, key, guard, canonical(&value).into()).await? {
-            CommitOutcome::Stored(_) | CommitOutcome::Conflict(_) | CommitOutcome::Contended => {
+            CommitOutcome::Stored(_) | CommitOutcome::Conflict(_) | CommitOutcome::Contended(_) => {
                 Ok(())
             }
         }

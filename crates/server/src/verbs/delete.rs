@@ -165,8 +165,12 @@ struct Deleted {
 /// The outcome of one attempt.
 enum Tried {
     Done(Deleted),
-    /// Another writer was first; this is the current record.
-    Again(Option<Record>),
+    /// Another writer was first.
+    Again {
+        actual: Option<Record>,
+        /// The object with the mark of this deletion, if that is stored already.
+        marked: Option<Object>,
+    },
 }
 
 /// The decision about the current object.
@@ -191,18 +195,31 @@ impl Delete<'_> {
         cache.consistent().await.map_err(|error| status::from_cache(&error))?;
         let snapshot = cache.snapshot(&cache.resource(&self.kind.prefix));
         let mut current = snapshot.get(&self.key).map(|object| Current::of(object)).transpose()?;
+        // The object with the mark of this deletion, which is stored before it is removed.
+        let mut marked: Option<Object> = None;
         loop {
-            let Some(state) = &current else {
-                return Err(status::not_found(self.kind, self.name));
+            let state = match (&current, marked.take()) {
+                (Some(state), None) => {
+                    self.check_preconditions(state)?;
+                    state
+                }
+                // The mark changed the resourceVersion: preconditions were checked before it.
+                (Some(state), Some(own)) if meta(&state.value, "uid") == own.uid() => {
+                    marked = Some(own);
+                    state
+                }
+                // Another client finished the deletion that the mark began.
+                (_, Some(object)) => return Ok(Deleted { object, is_gone: true }),
+                (None, None) => return Err(status::not_found(self.kind, self.name)),
             };
-            self.check_preconditions(state)?;
             self.admit(state).await?;
             match self.attempt(state).await? {
                 Tried::Done(deleted) => return Ok(deleted),
-                Tried::Again(actual) => {
+                Tried::Again { actual, marked: own } => {
                     let actual =
                         actual.as_ref().map(|record| versions::read_stored(self.kind, record));
                     current = actual.transpose()?;
+                    marked = own.or(marked);
                 }
             }
         }
@@ -236,30 +253,33 @@ impl Delete<'_> {
         if self.options.dry_run {
             return self.done(&shown, current.revision, is_gone);
         }
+        let mut marked = None;
         let mut revision = current.revision;
         if marks {
             let (key, bytes) = (self.store_key(), canonical(&value));
             match put(self.server.store(), self.kind, key, Guard::At(revision), bytes.into())
                 .await?
             {
-                CommitOutcome::Stored(marked) => revision = marked,
-                CommitOutcome::Conflict(actual) => return Ok(Tried::Again(actual)),
-                CommitOutcome::Contended => {
-                    return Err(status::internal("nothing is beside a mark"));
+                CommitOutcome::Stored(at) => revision = at,
+                CommitOutcome::Conflict(actual) => {
+                    return Ok(Tried::Again { actual, marked: None });
                 }
+                CommitOutcome::Contended(key) => return Err(status::unexpected_conflict(&key)),
             }
-        }
-        if is_gone {
-            match self.remove(current, revision).await? {
-                CommitOutcome::Stored(_) if marks => {}
-                CommitOutcome::Stored(removed) => revision = removed,
-                CommitOutcome::Conflict(actual) => return Ok(Tried::Again(actual)),
-                CommitOutcome::Contended => {
-                    return Err(status::internal("a deletion was contended"));
-                }
+            let object = wire(&canonical(&shown), revision)?;
+            if !is_gone {
+                return Ok(Tried::Done(Deleted { object, is_gone }));
             }
+            marked = Some(object);
         }
-        self.done(&shown, revision, is_gone)
+        match (self.remove(current, revision).await?, marked) {
+            (CommitOutcome::Stored(_), Some(object)) => {
+                Ok(Tried::Done(Deleted { object, is_gone }))
+            }
+            (CommitOutcome::Stored(removed), None) => self.done(&shown, removed, is_gone),
+            (CommitOutcome::Conflict(actual), marked) => Ok(Tried::Again { actual, marked }),
+            (CommitOutcome::Contended(key), _) => Err(status::unexpected_conflict(&key)),
+        }
     }
 
     /// The object of the response, converted by webhook if the kind has one. A removed object is not
@@ -279,7 +299,7 @@ impl Delete<'_> {
             beside.extend(quotas.drop_turn(self.server.cache(), self.kind, self.name));
             let write = CompanionWrites(beside).remove(self.store_key(), at);
             match commit(self.server.store(), write).await? {
-                CommitOutcome::Contended => {
+                CommitOutcome::Contended(_) => {
                     let cache = self.server.cache();
                     cache.consistent().await.map_err(|error| status::from_cache(&error))?;
                 }

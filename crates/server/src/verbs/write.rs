@@ -166,7 +166,7 @@ impl Create<'_> {
         match commit(self.server.store(), write).await? {
             CommitOutcome::Stored(revision) => Ok(Some(forms.answer(revision))),
             CommitOutcome::Conflict(actual) => Err(self.exists(&name, actual)),
-            CommitOutcome::Contended => Ok(None),
+            CommitOutcome::Contended(_) => Ok(None),
         }
     }
 
@@ -510,7 +510,7 @@ impl Update<'_> {
                 let current = self.seen(versions::read_stored(kind, &record)?).await?;
                 Ok(Some(Tried::Again(Some(current))))
             }
-            CommitOutcome::Contended => Ok(None),
+            CommitOutcome::Contended(_) => Ok(None),
         }
     }
 

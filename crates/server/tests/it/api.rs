@@ -48,8 +48,19 @@ impl Api {
 
     pub(crate) async fn with(settings: Settings, cache: CacheOptions) -> Api {
         let api = Api::made(Arc::new(Memory::default()), settings, cache).await;
-        api.post("/api/v1/namespaces", &json!({ "metadata": { "name": "ns" } })).await.is(201, "");
+        api.create_namespace().await;
         api
+    }
+
+    /// A server over this store, with a namespace `ns`.
+    pub(crate) async fn in_namespace(store: Arc<dyn Store>) -> Api {
+        let api = Api::over(store).await;
+        api.create_namespace().await;
+        api
+    }
+
+    async fn create_namespace(&self) {
+        self.post("/api/v1/namespaces", &json!({ "metadata": { "name": "ns" } })).await.is(201, "");
     }
 
     /// Another server over the same store.

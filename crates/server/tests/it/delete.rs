@@ -1,10 +1,12 @@
 //! DELETE: responses, preconditions, finalizers, grace periods, collections (S2.40–S2.47).
 
 use headwater_json::{Value, json};
+use headwater_store::{Action, Guard, Op};
 
 use crate::api::{
     Api, CMS, DEPLOYMENTS, NOW, PODS, config_map, deployment, labelled, pod, version,
 };
+use crate::scripted_store::ScriptedStore;
 
 /// S1.41, S2.40
 #[tokio::test(start_paused = true)]
@@ -60,6 +62,78 @@ async fn failing_preconditions_prevent_a_delete() {
     );
     answer.fails(409, "Conflict", &message);
     api.delete_with(a, &options(json!({ "uid": uid, "resourceVersion": at }))).await.is(200, "");
+}
+
+/// A node removes a marked pod before the delete that marked it does.
+#[tokio::test(start_paused = true)]
+async fn a_delete_succeeds_if_another_client_removes_what_it_marked() {
+    let store = ScriptedStore::new();
+    let api = Api::in_namespace(store.clone()).await;
+    let p = &format!("{PODS}/p");
+    let is_mark = |action: &Action| match action {
+        Action::Put { value, .. } => String::from_utf8_lossy(value).contains("deletionTimestamp"),
+        _ => false,
+    };
+    // The other client may also create a pod with the same name.
+    for is_created_again in [false, true] {
+        let options = |made: &Value| {
+            let metadata = &made["metadata"];
+            let (uid, at) = (&metadata["uid"], &metadata["resourceVersion"]);
+            json!({
+                "gracePeriodSeconds": 0,
+                "preconditions": { "uid": uid, "resourceVersion": at },
+            })
+        };
+        let rival = move |op: &Op, at| {
+            let key = op.key.clone();
+            if !is_mark(&op.action) {
+                return vec![];
+            }
+            let remove = Op { key: key.clone(), guard: Guard::At(at), action: Action::Delete };
+            let value = r#"{"metadata":{"name":"p","namespace":"ns","uid":"other"}}"#.into();
+            let action = Action::Put { value, ttl: None };
+            let create = Op { key, guard: Guard::Absent, action };
+            if is_created_again { vec![remove, create] } else { vec![remove] }
+        };
+        let made = api.create(PODS, &pod("p", "node")).await;
+        store.follow(rival);
+        let deleted = api.delete_with(p, &options(&made)).await.is(200, "").json();
+        assert_eq!(deleted["metadata"]["uid"], made["metadata"]["uid"]);
+        assert_eq!(deleted["metadata"]["deletionTimestamp"], NOW);
+        assert_eq!(api.get(p).await.code, if is_created_again { 200 } else { 404 });
+        api.delete(p).await;
+
+        let made = api.create(PODS, &pod("p", "node")).await;
+        store.follow(rival);
+        let eviction = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": "p" },
+            "deleteOptions": options(&made),
+        });
+        api.post(&format!("{p}/eviction"), &eviction).await.is(201, "");
+        assert_eq!(api.get(p).await.code, if is_created_again { 200 } else { 404 });
+        api.delete(p).await;
+    }
+}
+
+/// Another client changes a pod between the mark and the removal.
+#[tokio::test(start_paused = true)]
+async fn preconditions_of_a_delete_are_checked_before_its_own_mark_only() {
+    let store = ScriptedStore::new();
+    let api = Api::in_namespace(store.clone()).await;
+    let p = &format!("{PODS}/p");
+    let made = api.create(PODS, &pod("p", "node")).await;
+    store.follow(|op, at| match &op.action {
+        Action::Put { value, ttl } => {
+            let action = Action::Put { value: value.clone(), ttl: *ttl };
+            vec![Op { key: op.key.clone(), guard: Guard::At(at), action }]
+        }
+        _ => vec![],
+    });
+    let options = json!({
+        "gracePeriodSeconds": 0, "preconditions": { "resourceVersion": version(&made) },
+    });
+    api.delete_with(p, &options).await.is(200, "");
+    assert_eq!(api.get(p).await.code, 404);
 }
 
 /// S2.42

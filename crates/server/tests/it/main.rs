@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 mod api;
+mod scripted_store;
 mod paths;
 mod discovery;
 mod representation;

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use futures::StreamExt;
 use headwater_api::Revision;
-use headwater_cache::{WatchStart, WatchStep};
+use headwater_cache::{ObjectDecoder, StoredTransform, WatchStart, WatchStep};
 use headwater_store::{
     ChangeStream, Committed, Error, Key, Memory, Range, RangePage, Record, Store, StoreCondition,
     Write,
@@ -219,6 +219,36 @@ async fn watchers_end_when_the_feed_fails() {
     assert!(matches!(ended, Err(headwater_cache::Error::Malformed { .. })));
     let ended = tokio::time::timeout(Duration::from_secs(60), watcher.next()).await;
     assert!(matches!(ended, Ok(WatchStep::Closed)), "the watcher hangs");
+}
+
+/// A transform with a defect.
+struct Panicking;
+
+impl StoredTransform for Panicking {
+    fn transform(&self, stored: &[u8]) -> Option<Vec<u8>> {
+        assert!(!String::from_utf8_lossy(stored).contains("poison"), "a defect");
+        None
+    }
+}
+
+/// The transform runs under the lock of the resource.
+#[tokio::test(start_paused = true)]
+async fn a_panic_under_the_lock_of_a_resource_ends_the_feed_and_not_the_process() {
+    let mut pond = Pond::new(window(10)).await;
+    let decoder =
+        ObjectDecoder { transform: Some(Arc::new(Panicking)), ..ObjectDecoder::default() };
+    pond.cache.set_decoder(&pods(), decoder).unwrap();
+    let a = pond.put(&pod("ns/a")).await;
+    let mut watcher = pond.watch(&all(), WatchStart::Now);
+    pond.commit(&pod("ns/b").key(), Some(pod("ns/b").data("poison").bytes())).await;
+    let ended = pond.tasks.join_next().await.unwrap();
+    assert!(ended.is_err_and(|error| error.is_panic()), "the feed reports the panic");
+    let step = tokio::time::timeout(Duration::from_secs(60), watcher.next()).await;
+    assert!(matches!(step, Ok(WatchStep::Closed)), "the watcher hangs");
+    drop(watcher);
+    // The state before the panic is still served, and the lock can be taken.
+    assert_eq!(pond.object(&pod("ns/a")).revision(), a);
+    assert_eq!(pond.pods().watchers(), 0);
 }
 
 /// S5.7

@@ -422,7 +422,8 @@ impl Update<'_> {
         restrict_to_subresource(kind, &self.resource.subresource, &mut new, old);
         if !depends_on_others(self.server, self.resource) {
             let tried = self.admit_and_store(current, new, change.is_managed()).await?;
-            return tried.ok_or_else(|| status::internal("it depends on nothing else"));
+            return tried
+                .ok_or_else(|| status::internal("conflict on a key other than the object's"));
         }
         loop {
             let tried = self.admit_and_store(current, new.clone(), change.is_managed()).await?;

@@ -81,7 +81,7 @@ impl Rollout<'_> {
         let active: Vec<&Arc<ReplicaSet>> =
             self.sets.all().filter(|set| replicas(set) > 0).collect();
         let allowed = if desired > 0 { max } else { 0 };
-        let add = allowed - active.iter().map(|set| replicas(set)).sum::<i32>();
+        let add = allowed.saturating_sub(self.sets.replicas());
         self.shares(active, add)
     }
 
@@ -97,11 +97,11 @@ impl Rollout<'_> {
         for set in &active {
             let share = self.share(set);
             let share = if add > 0 { share.min(left).max(0) } else { share.max(left).min(0) };
-            sizes.push(replicas(set) + share);
+            sizes.push(replicas(set).saturating_add(share));
             left -= share;
         }
         if let Some(first) = sizes.first_mut() {
-            *first = (*first + left).max(0); // the rounding error
+            *first = first.saturating_add(left).max(0); // the rounding error
         }
         active.into_iter().zip(sizes).flat_map(|(set, size)| self.scale(set, size)).collect()
     }
@@ -119,7 +119,7 @@ impl Rollout<'_> {
             return 0;
         }
         let size = f64::from(replicas(set)) * f64::from(max) / f64::from(before);
-        size.round() as i32 - replicas(set)
+        (size.round() as i32).saturating_sub(replicas(set))
     }
 
     /// The only set with pods; the newest set if none has pods.
@@ -167,15 +167,16 @@ impl Rollout<'_> {
     /// The size that the new set may have now.
     fn size_of_new(&self, now: i32) -> i32 {
         let ReplicaLimits { desired, max } = limits(self.deployment);
-        let room = max - self.sets.replicas();
-        if room <= 0 { now } else { now + room.min(desired - now) }
+        let room = max.saturating_sub(self.sets.replicas());
+        if room <= 0 { now } else { now + room.min(desired.saturating_sub(now)) }
     }
 
     fn shrink_old(&self, new: &ReplicaSet) -> Vec<SetWrite> {
         let desired = limits(self.deployment).desired;
-        let available_min = desired - max_unavailable(spec(self.deployment));
-        let unavailable_new = replicas(new) - available(new);
-        let may_go = self.sets.replicas() - available_min - unavailable_new;
+        let available_min = desired.saturating_sub(max_unavailable(spec(self.deployment)));
+        let unavailable_new = replicas(new).saturating_sub(available(new));
+        let removable = self.sets.replicas().saturating_sub(available_min);
+        let may_go = removable.saturating_sub(unavailable_new);
         if may_go <= 0 {
             return vec![];
         }
@@ -184,12 +185,12 @@ impl Rollout<'_> {
         // Unavailable pods of old sets are removed first.
         let mut left = may_go;
         for (set, size) in &mut sizes {
-            let broken = (*size - available(set)).clamp(0, left);
+            let broken = size.saturating_sub(available(set)).clamp(0, left);
             *size -= broken;
             left -= broken;
         }
-        let available_now: i32 = self.sets.all().map(|set| available(set)).sum();
-        let mut left = (available_now - available_min).max(0);
+        let available_now = self.sets.total(available);
+        let mut left = available_now.saturating_sub(available_min).max(0);
         for (_, size) in &mut sizes {
             let gone = (*size).min(left);
             *size -= gone;
@@ -281,7 +282,7 @@ pub(super) fn is_recreate(spec: &DeploymentSpec) -> bool {
 pub(super) fn limits(deployment: &Deployment) -> ReplicaLimits {
     let spec = spec(deployment);
     let desired = spec.replicas.unwrap_or(1);
-    ReplicaLimits { desired, max: desired + fenceposts(spec).0 }
+    ReplicaLimits { desired, max: desired.saturating_add(fenceposts(spec).0) }
 }
 
 /// The number of pods that may be unavailable during a rollout.
@@ -320,6 +321,20 @@ mod tests {
 
     use super::super::tests::{deployment, set, with};
     use super::*;
+
+    #[test]
+    fn the_largest_numbers_of_the_api_do_not_overflow() {
+        for surge in [json!(i32::MAX), json!("100%")] {
+            let rolling = json!({"maxSurge": surge, "maxUnavailable": 0});
+            let deployment: Deployment = serde_json::from_value(json!({"spec": {
+                "replicas": i32::MAX, "selector": {}, "template": {},
+                "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling},
+            }}))
+            .unwrap();
+            let limits = limits(&deployment);
+            assert_eq!((limits.desired, limits.max), (i32::MAX, i32::MAX));
+        }
+    }
 
     fn surge(surge: Value, unavailable: Value) -> Value {
         json!({"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {

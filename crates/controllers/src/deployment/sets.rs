@@ -55,7 +55,12 @@ impl ReplicaSets {
 
     /// The sum of the desired sizes.
     pub(super) fn replicas(&self) -> i32 {
-        self.all().map(|set| replicas(set)).sum()
+        self.total(replicas)
+    }
+
+    /// The sum of a number of all sets, at most `i32::MAX`: clients choose the numbers.
+    pub(super) fn total(&self, of: fn(&ReplicaSet) -> i32) -> i32 {
+        self.all().map(|set| of(set)).fold(0, i32::saturating_add)
     }
 
     /// Sets of older templates with a desired size above zero.

@@ -68,7 +68,7 @@ fn counted(
     sets: &ReplicaSets,
     before: &DeploymentStatus,
 ) -> DeploymentStatus {
-    let sum = |of: fn(&ReplicaSet) -> i32| -> i32 { sets.all().map(|set| of(set)).sum() };
+    let sum = |of: fn(&ReplicaSet) -> i32| sets.total(of);
     let number = |number: i32| count(usize::try_from(number).unwrap_or(0));
     let available_now = sum(available);
     DeploymentStatus {
@@ -77,7 +77,7 @@ fn counted(
         updated_replicas: number(sets.new.as_ref().map_or(0, |set| counts(set).replicas)),
         ready_replicas: number(sum(|set| counts(set).ready_replicas.unwrap_or(0))),
         available_replicas: number(available_now),
-        unavailable_replicas: number(sum(replicas) - available_now),
+        unavailable_replicas: number(sum(replicas).saturating_sub(available_now)),
         terminating_replicas: Some(sum(|set| counts(set).terminating_replicas.unwrap_or(0))),
         collision_count: before.collision_count,
         conditions: None,
@@ -176,7 +176,7 @@ impl Conditions {
 
     fn availability(&mut self, deployment: &Deployment, status: &DeploymentStatus) {
         let spec = spec(deployment);
-        let needed = spec.replicas.unwrap_or(1) - max_unavailable(spec);
+        let needed = spec.replicas.unwrap_or(1).saturating_sub(max_unavailable(spec));
         match status.available_replicas.unwrap_or(0) >= needed {
             true => {
                 let message = "Deployment has minimum availability.".to_owned();

@@ -18,6 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::deletion_order::pods_to_delete;
 use crate::difference::count;
 use crate::pod::Pod;
+use crate::slow_start::BURST_MAX;
 use crate::time;
 
 use super::indexes;
@@ -399,7 +400,8 @@ impl<'a> JobSync<'a> {
         let containers = pods.flat_map(|pod| {
             pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses)
         });
-        let restarts: i32 = containers.map(|container| container.restart_count).sum();
+        let restarts: i32 =
+            containers.map(|container| container.restart_count).fold(0, i32::saturating_add);
         if limit == 0 { restarts > 0 } else { restarts >= limit }
     }
 
@@ -439,7 +441,8 @@ impl<'a> JobSync<'a> {
             Some("Failed") => self.terminating(),
             _ => 0,
         };
-        let missing = wanted.saturating_sub(active.len() + replaced);
+        // Each created pod causes the next reconcile, which creates the remainder.
+        let missing = wanted.saturating_sub(active.len() + replaced).min(BURST_MAX);
         if missing == 0 {
             return;
         }
@@ -661,6 +664,18 @@ mod tests {
         creates(json!({"completions": null}), &[run, done], 0);
         creates(json!({"suspend": true}), &[], 0);
         creates(json!({"parallelism": 0}), &[], 0);
+    }
+
+    #[test]
+    fn the_largest_parallelism_creates_a_bounded_number_of_pods() {
+        let largest = json!({"completions": i32::MAX, "parallelism": i32::MAX});
+        creates(largest.clone(), &[], BURST_MAX);
+        let mut indexed = largest.clone();
+        indexed["completionMode"] = "Indexed".into();
+        creates(indexed, &[], BURST_MAX);
+        let mut without = largest;
+        without["completions"] = Value::Null;
+        creates(without, &[], BURST_MAX);
     }
 
     #[test]

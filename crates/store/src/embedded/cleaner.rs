@@ -279,6 +279,7 @@ impl<'a> Copy<'a> {
         let synced = base.file.sync_data().and_then(|()| self.shared.disk.sync());
         let name = Segment::name(self.number);
         synced.map_err(|error| Error::Unavailable(format!("{name}: {error}")))?;
+        base.seal(self.summary);
         self.shared.add_segment(base);
         for chunk in self.copied.chunks(CHUNK) {
             let mut published = self.shared.published_mut();

@@ -91,7 +91,10 @@ pub(super) fn load(
                 let active = Active { segment: segment.clone(), summary };
                 open = Some(OpenSegment { active, before_last });
             }
-            false => drop(sealed.insert(listed.number, summary)),
+            false => {
+                segment.seal(summary);
+                sealed.insert(listed.number, summary);
+            }
         }
     }
     if open.is_none() {

@@ -196,9 +196,10 @@ impl Log {
 
     /// Ends the active segment: nothing is appended to it any more.
     pub(super) fn seal(&mut self) {
-        if let Some(Active { summary, .. }) = self.active.take()
+        if let Some(Active { summary, segment }) = self.active.take()
             && summary.len > 0
         {
+            segment.seal(summary);
             self.sealed.insert(summary.number, summary);
         }
     }

@@ -5,12 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
 use super::disk::{Disk, DiskFile};
 use super::index::RowRef;
+use super::roster::SegmentSummary;
 use super::row::{Bad, Row, Seed};
 use crate::change::Version;
 use crate::key::Key;
@@ -36,6 +37,7 @@ const FILL: usize = 1 << 20;
 pub(super) struct Segment {
     pub(super) number: u64,
     pub(super) file: Box<dyn DiskFile>,
+    sealed: OnceLock<SegmentSummary>,
 }
 
 /// The segments that readers need.
@@ -44,7 +46,8 @@ pub(super) type SegmentMap = BTreeMap<u64, Arc<Segment>>;
 impl Segment {
     /// Opens the file of a segment, or creates it.
     pub(super) fn open(disk: &dyn Disk, number: u64) -> io::Result<Segment> {
-        Ok(Segment { number, file: disk.open(&Segment::name(number))? })
+        let file = disk.open(&Segment::name(number))?;
+        Ok(Segment { number, file, sealed: OnceLock::new() })
     }
 
     pub(super) fn name(number: u64) -> String {
@@ -55,6 +58,17 @@ impl Segment {
     pub(super) fn number_of(name: &str) -> Option<u64> {
         let number = name.strip_suffix(SUFFIX)?.parse().ok()?;
         (Segment::name(number) == name).then_some(number)
+    }
+
+    /// Records that nothing is appended any more.
+    pub(super) fn seal(&self, summary: SegmentSummary) {
+        // A segment is sealed once; the first summary counts.
+        let _ = self.sealed.set(summary);
+    }
+
+    /// What it contains, once nothing is appended any more.
+    pub(super) fn sealed(&self) -> Option<SegmentSummary> {
+        self.sealed.get().copied()
     }
 
     /// The file up to a length, or all of it.

@@ -83,6 +83,7 @@ fn serve(
     let Active { segment, summary } = open.active;
     let before_last = open.before_last;
     if before_last.len > 0 {
+        segment.seal(before_last);
         sealed.insert(before_last.number, before_last);
     }
     let files = LogFiles { sealed, active: None, sequence, number, free };

@@ -55,6 +55,7 @@ struct State {
     /// Whether all later operations fail too.
     fails_on: bool,
     failed: usize,
+    reads: usize,
     read_fails: bool,
     syncs_fail: bool,
     /// Every write fails for lack of space.
@@ -126,6 +127,11 @@ impl TestDisk {
     /// Makes the next read fail.
     pub(crate) fn fail_read(&self) {
         self.lock().read_fails = true;
+    }
+
+    /// The number of reads so far.
+    pub(crate) fn reads(&self) -> usize {
+        self.lock().reads
     }
 
     pub(crate) fn failures(&self) -> usize {
@@ -257,6 +263,7 @@ impl DiskFile for TestFile {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let mut state = self.disk.lock();
+        state.reads += 1;
         if std::mem::take(&mut state.read_fails) {
             return Err(io::Error::other("injected"));
         }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may stop the test")]
 
 mod memory;
+mod scrub;
 mod embedded;
 mod disk;
 mod crash;

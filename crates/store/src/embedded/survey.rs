@@ -41,9 +41,10 @@ pub(super) fn survey(disk: &dyn Disk, seed: Seed) -> Result<Survey, Error> {
         }
         segments.insert(number, Arc::new(segment));
     }
-    let Some(roster) = roster else {
+    if roster.is_none() && headless.is_empty() {
         return Err(damaged(disk, "*.seg", "no segment has a valid list of segments"));
-    };
+    }
+    let roster: Roster = roster.unwrap_or_default();
     let listed = |number: u64| roster.segments.iter().any(|listed| listed.number == number);
     headless.retain(|(number, sequence)| *sequence > newest && !listed(*number));
     let headless = headless.into_iter().map(|(number, _)| number).collect();
@@ -51,9 +52,10 @@ pub(super) fn survey(disk: &dyn Disk, seed: Seed) -> Result<Survey, Error> {
 }
 
 impl Survey {
-    /// The entry of a segment whose own roster is damaged.
+    /// The entry of a segment whose own roster is damaged: its length is unknown, so a salvage reads
+    /// the entire file.
     pub(super) fn unlisted(number: u64) -> SegmentSummary {
-        SegmentSummary { number, ..SegmentSummary::default() }
+        SegmentSummary { number, is_open: true, ..SegmentSummary::default() }
     }
 }
 

@@ -265,10 +265,6 @@ fn a_salvage_starts_without_the_damaged_objects_and_keeps_the_old_segments() {
         let right = read(&disk.copy()).await.unwrap();
         let log = disk.file(LOG);
         let frames = frames(&log);
-        let salvage = |disk: &TestDisk| {
-            let options = EmbeddedOptions { salvage: true, ..EmbeddedOptions::default() };
-            Embedded::open_on(Arc::new(disk.clone()), options).unwrap()
-        };
         // The first frame has only a roster.
         for (n, (_, end)) in frames.iter().enumerate().skip(2) {
             let damaged = disk.copy();
@@ -291,5 +287,42 @@ fn a_salvage_starts_without_the_damaged_objects_and_keeps_the_old_segments() {
         }
         let store = salvage(&disk);
         assert_eq!(store.revision().await.unwrap(), right.revision, "nothing is damaged");
+    });
+}
+
+fn salvage(disk: &TestDisk) -> Embedded {
+    let options = EmbeddedOptions { salvage: true, ..EmbeddedOptions::default() };
+    Embedded::open_on(Arc::new(disk.clone()), options).unwrap()
+}
+
+#[test]
+fn a_salvage_reads_the_segment_whose_first_frame_is_damaged() {
+    contract::run(async {
+        // Two segments with five objects each.
+        let disk = TestDisk::default();
+        let store = open(&disk).unwrap();
+        for n in 0..10 {
+            let put = Action::Put { value: vec![n; 5_000].into(), ttl: None };
+            let key = Key::new(format!("/d/{n}"));
+            store.commit(Write::one(key, Guard::Absent, put)).await.unwrap();
+        }
+        store.close();
+        drop(store);
+        // One segment, whose first frame has only a roster.
+        let single = killed().await;
+        for (disk, name, lost) in [(&disk, "00000002.seg", Some("/d/5")), (&single, LOG, None)] {
+            let right = read(&disk.copy()).await.unwrap();
+            let damaged = disk.copy();
+            let mut content = damaged.file(name);
+            content[30] ^= 1;
+            damaged.put_file(name, content);
+            let refused = open(&damaged);
+            assert!(matches!(refused, Err(Error::Damaged { .. })), "{name}: {refused:?}");
+            let store = salvage(&damaged);
+            let range = Range { prefix: "/d/".into(), ..Range::default() };
+            let page = store.range(range).await.unwrap();
+            let kept = right.records.iter().filter(|record| Some(record.key.as_str()) != lost);
+            assert_eq!(page.records, kept.cloned().collect::<Vec<_>>(), "{name}");
+        }
     });
 }

@@ -10,10 +10,12 @@ use headwater_server::pki::Pki;
 
 mod controllers;
 mod etcd;
+mod pki;
 mod quantity;
 
 pub(crate) use controllers::{ControllerFlags, ControllersFlags};
 pub(crate) use etcd::{EtcdFlags, StoreKind};
+pub(crate) use pki::{PkiCommand, PkiFlags};
 pub(crate) use quantity::{ByteSize, parse_bytes, parse_duration};
 
 /// A Kubernetes-compatible List/Watch control plane in one binary.
@@ -70,6 +72,8 @@ pub(crate) enum Command {
     Restore(RestoreFlags),
     /// Check all of a backup or a data directory
     Verify(VerifyFlags),
+    /// Rotate the certificate authority of a server
+    Pki(PkiFlags),
     /// Create links that replace kube-apiserver, etcd and kubectl in controller-runtime's envtest
     Envtest(EnvtestFlags),
     /// Measure a server: writes, lists, watches, starting
@@ -327,6 +331,7 @@ mod tests {
             "backup",
             "restore",
             "verify",
+            "pki",
             "envtest",
             "bench",
         ] {

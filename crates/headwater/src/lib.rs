@@ -17,6 +17,7 @@ mod engine;
 mod serve;
 mod controllers;
 mod data;
+mod pki;
 mod envtest;
 
 use flags::{Command, Flags};
@@ -71,6 +72,7 @@ fn run(flags: Flags) -> Result<()> {
             Command::Backup(backup) => data::backup(&backup).await,
             Command::Restore(restore) => data::restore(&restore),
             Command::Verify(verify) => data::verify(&verify),
+            Command::Pki(flags) => pki::run(&flags),
             Command::Envtest(flags) => envtest::link(&flags),
             Command::Bench(flags) => Box::pin(bench(flags)).await,
         }

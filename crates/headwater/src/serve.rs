@@ -192,10 +192,7 @@ struct ServerPaths {
 
 impl ServerPaths {
     fn new(flags: &ServeFlags) -> Result<ServerPaths> {
-        let others = match flags.allow_loose_permissions {
-            true => OthersMayRead::Allow,
-            false => OthersMayRead::Refuse,
-        };
+        let others = OthersMayRead::from_flag(flags.allow_loose_permissions);
         let data = (!flags.memory).then(|| flags.data_dir.clone());
         if let Some(data) = &data {
             private_file::directory(data, others)?;

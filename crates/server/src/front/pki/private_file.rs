@@ -23,6 +23,13 @@ pub enum OthersMayRead {
     Allow,
 }
 
+impl OthersMayRead {
+    /// The value of `--allow-loose-permissions`.
+    pub fn from_flag(allow: bool) -> OthersMayRead {
+        if allow { OthersMayRead::Allow } else { OthersMayRead::Refuse }
+    }
+}
+
 /// Why a private file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -81,10 +88,49 @@ pub fn read(path: &Path, others: OthersMayRead) -> Result<String, Error> {
     fs::read_to_string(path).map_err(Error::io("read", path))
 }
 
+/// Reads a file that only its owner may read; `None` if there is none. Only absence is `None`: a file
+/// that cannot be read must not look as if it could be created.
+pub fn read_existing(path: &Path, others: OthersMayRead) -> Result<Option<String>, Error> {
+    if is_absent(path)? {
+        return Ok(None);
+    }
+    check(path, PRIVATE, others)?;
+    read_public(path)
+}
+
+/// Reads a file that everybody may read; `None` if there is none. Invalid UTF-8 is replaced.
+pub fn read_public(path: &Path) -> Result<Option<String>, Error> {
+    if is_absent(path)? {
+        return Ok(None);
+    }
+    let content = fs::read(path).map_err(Error::io("read", path))?;
+    Ok(Some(String::from_utf8_lossy(&content).into_owned()))
+}
+
+/// Whether a path has no entry. A symbolic link without a target is an entry.
+fn is_absent(path: &Path) -> Result<bool, Error> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(Error::io("read", path)(error)),
+    }
+}
+
+/// Renames a file or directory, durably.
+pub fn rename(from: &Path, to: &Path) -> Result<(), Error> {
+    fs::rename(from, to)
+        .and_then(|()| File::open(parent(to))?.sync_all())
+        .map_err(Error::io("write", to))
+}
+
+fn parent(path: &Path) -> &Path {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
 /// Replaces a file atomically, with this mode.
 pub fn replace(path: &Path, content: &str, mode: u32) -> Result<(), Error> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new("."));
+    let directory = parent(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let beside = directory.join(format!(".{name}.{}", uuid::Uuid::new_v4().simple()));
     let done = write_new(&beside, content, mode)

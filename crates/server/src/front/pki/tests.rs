@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
@@ -68,7 +69,9 @@ fn new_names_renew_the_serving_certificate_and_nothing_else() {
     assert_ne!(first.server.certificate, second.server.certificate);
     assert_eq!(first.admin.certificate, second.admin.certificate);
     assert_eq!(first.ca, second.ca);
-    let names = with_certificate(&second.server.certificate, subject_names).unwrap();
+    let names =
+        certificate::with_certificate(&second.server.certificate, certificate::subject_names)
+            .unwrap();
     assert!(names.contains("api.example.org") && names.contains("10.0.0.7"), "{names:?}");
 }
 
@@ -84,25 +87,157 @@ fn certificates_are_renewed_before_they_expire() {
     assert_eq!(first.ca, second.ca);
 }
 
-#[test]
-fn an_expired_authority_is_replaced_with_all_it_signed() {
-    let dir = tempfile::tempdir().unwrap();
-    let (path, clock) = (dir.path().join("pki"), At::new("2026-11-01T00:00:00Z"));
-    let first = open(&path, &[], &clock);
-    clock.pass(3_650);
-    let second = open(&path, &[], &clock);
-    assert_ne!(first.ca, second.ca);
-    assert_ne!(first.admin.certificate, second.admin.certificate);
+/// The content of every file, by name, except the lock.
+fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let files = entries.filter(|path| path.is_file() && !path.ends_with(".lock"));
+    files.map(|path| (path.display().to_string(), fs::read(path).unwrap())).collect()
 }
 
 #[test]
-fn an_authority_without_its_key_is_not_silently_replaced() {
+fn a_start_with_a_wrong_clock_changes_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let (path, clock) = (dir.path().join("pki"), At::new("2026-11-01T00:00:00Z"));
     open(&path, &[], &clock);
-    fs::remove_file(path.join("ca.key")).unwrap();
+    clock.pass(400);
+    open(&path, &[], &clock);
+    let before = files(&path);
+    for wrong in ["1999-01-01T00:00:00Z", "2040-01-01T00:00:00Z"] {
+        open(&path, &[], &At::new(wrong));
+        assert_eq!(files(&path), before, "{wrong}");
+    }
+}
+
+#[test]
+fn with_a_wrong_clock_new_certificates_have_dates_of_the_authority() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, clock) = (dir.path().join("pki"), At::new("2026-11-01T00:00:00Z"));
+    let first = open(&path, &[], &clock);
+    let authority = certificate::Dates::of(&first.ca).unwrap();
+    for wrong in ["1999-01-01T00:00:00Z", "2040-01-01T00:00:00Z"] {
+        let renewed = open(&path, &[wrong.get(..4).unwrap()], &At::new(wrong));
+        assert_eq!(renewed.ca, first.ca);
+        assert_ne!(renewed.server.certificate, first.server.certificate);
+        let dates = certificate::Dates::of(&renewed.server.certificate).unwrap();
+        assert!(authority.from <= dates.from && dates.to <= authority.to, "{dates:?}");
+    }
+}
+
+#[test]
+fn the_dates_of_an_authority_are_a_warning() {
+    let (authority, _) = SigningAuthority::create("2026-11-01T00:00:00Z".parse().unwrap()).unwrap();
+    for (now, expected) in [
+        ("1999-01-01T00:00:00Z", Some("correct the clock")),
+        ("2026-11-01T00:00:00Z", None),
+        ("2036-04-01T00:00:00Z", None),
+        ("2036-10-01T00:00:00Z", Some("expires at 2036-10-31")),
+        ("2040-01-01T00:00:00Z", Some("expired at 2036-10-31")),
+    ] {
+        let concern = authority.concern(now.parse().unwrap());
+        assert_eq!(concern.is_some(), expected.is_some(), "{now}: {concern:?}");
+        assert!(concern.unwrap_or_default().contains(expected.unwrap_or_default()), "{now}");
+    }
+}
+
+#[test]
+fn a_damaged_or_incomplete_authority_fails_the_start_and_is_not_replaced() {
+    type Damage = fn(&Path);
+    let cases: [(&str, Damage, &str); 7] = [
+        ("no key", |path| fs::remove_file(path.join("ca.key")).unwrap(), "restore it"),
+        ("no certificate", |path| fs::remove_file(path.join("ca.crt")).unwrap(), "restore it"),
+        (
+            "neither",
+            |path| ["ca.crt", "ca.key"].iter().for_each(|f| fs::remove_file(path.join(f)).unwrap()),
+            "restore it",
+        ),
+        ("damaged", |path| fs::write(path.join("ca.crt"), b"\xff\xfe").unwrap(), "restore it"),
+        ("damaged key", |path| fs::write(path.join("ca.key"), "?").unwrap(), "restore it"),
+        (
+            "unreadable",
+            |path| {
+                fs::remove_file(path.join("ca.crt")).unwrap();
+                fs::create_dir(path.join("ca.crt")).unwrap();
+            },
+            "cannot read",
+        ),
+        (
+            "another key",
+            |path| fs::copy(path.join("admin.key"), path.join("ca.key")).map(|_| ()).unwrap(),
+            "does not belong",
+        ),
+    ];
+    for (name, damage, expected) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, clock) = (dir.path().join("pki"), At::new("2026-11-01T00:00:00Z"));
+        open(&path, &[], &clock);
+        damage(&path);
+        let before = files(&path);
+        let error = Pki::open(&path, &loopback(&[]), OthersMayRead::Refuse, &clock).unwrap_err();
+        assert!(error.to_string().contains(expected), "{name}: {error}");
+        assert_eq!(files(&path), before, "{name}");
+    }
+}
+
+#[test]
+fn a_first_start_that_was_interrupted_is_completed_with_the_same_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, clock) = (dir.path().join("pki"), At::new("2026-11-01T00:00:00Z"));
+    open(&path, &[], &clock);
+    for name in ["ca.crt", "server.crt", "server.key", "admin.crt", "admin.key"] {
+        fs::remove_file(path.join(name)).unwrap();
+    }
+    let key = fs::read(path.join("ca.key")).unwrap();
+    open(&path, &[], &clock);
+    assert_eq!(fs::read(path.join("ca.key")).unwrap(), key);
+}
+
+#[test]
+fn a_renewed_certificate_keeps_a_copy_of_its_predecessor() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, clock) = (dir.path().join("pki"), At::new("2026-11-01T00:00:00Z"));
+    let first = open(&path, &[], &clock);
+    clock.pass(340);
+    open(&path, &[], &clock);
+    let kept = |name: &str| fs::read_to_string(path.join(name)).unwrap();
+    assert_eq!(kept("admin.crt.old"), first.admin.certificate);
+    assert_eq!(kept("admin.key.old"), first.admin.key.reveal());
+}
+
+#[test]
+fn during_a_rotation_both_authorities_are_trusted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, clock) = (dir.path().join("pki"), At::new("2026-11-01T00:00:00Z"));
+    let first = open(&path, &[], &clock);
+    rotation::begin(&path, OthersMayRead::Refuse, &clock).unwrap();
+    let both = open(&path, &[], &clock);
+    assert!(both.ca.starts_with(&first.ca) && both.ca.len() > first.ca.len());
+    assert_eq!(both.server.certificate, first.server.certificate);
+    assert_ne!(both.admin.certificate, first.admin.certificate);
+    let again = rotation::begin(&path, OthersMayRead::Refuse, &clock).unwrap_err();
+    assert!(again.to_string().contains("--finish"), "{again}");
+
+    let retired = rotation::finish(&path, OthersMayRead::Refuse).unwrap();
+    assert_eq!(fs::read_to_string(retired.join("ca.crt")).unwrap(), first.ca);
+    let last = open(&path, &[], &clock);
+    assert_eq!(format!("{}{}", first.ca, last.ca), both.ca);
+    assert_eq!(last.admin.certificate, both.admin.certificate);
+    assert_ne!(last.server.certificate, both.server.certificate);
+    let none = rotation::finish(&path, OthersMayRead::Refuse).unwrap_err();
+    assert!(none.to_string().contains("begin with"), "{none}");
+}
+
+#[test]
+fn an_interrupted_end_of_a_rotation_can_be_repeated() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, clock) = (dir.path().join("pki"), At::new("2026-11-01T00:00:00Z"));
+    let first = open(&path, &[], &clock);
+    rotation::begin(&path, OthersMayRead::Refuse, &clock).unwrap();
+    // The first of the two renames.
+    fs::rename(path.join("next/ca.key"), path.join("ca.key")).unwrap();
     let error = Pki::open(&path, &loopback(&[]), OthersMayRead::Refuse, &clock).unwrap_err();
-    assert!(error.to_string().contains("restore it"), "{error}");
+    assert!(error.to_string().contains("repeat"), "{error}");
+    rotation::finish(&path, OthersMayRead::Refuse).unwrap();
+    assert_ne!(open(&path, &[], &clock).ca, first.ca);
 }
 
 #[test]

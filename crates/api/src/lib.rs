@@ -11,6 +11,7 @@ pub mod frame;
 pub mod object;
 pub mod kind;
 pub mod quantity;
+pub mod distinct;
 pub mod status;
 pub mod name;
 pub mod query;

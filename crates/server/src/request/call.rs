@@ -1,11 +1,13 @@
 //! One request as handlers see it: everything but its target and its body.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use headwater_api::Status;
 use headwater_api::accept::{Endpoint, Representation};
+use headwater_api::distinct::Distinct;
 use headwater_api::query::Query;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, request};
@@ -28,7 +30,7 @@ pub(crate) struct Call {
     pub(crate) finish: Finish,
     pub(crate) representation: Representation,
     /// Warnings for the client, sent on success and on failure (S1.44).
-    warnings: Mutex<Vec<String>>,
+    warnings: Mutex<Distinct<String>>,
     /// Whether the body is being read.
     reading: AtomicBool,
 }
@@ -74,18 +76,13 @@ impl Call {
 
     /// Adds warnings for the client, each text once.
     pub(crate) fn warn<T: Into<String>>(&self, texts: impl IntoIterator<Item = T>) {
-        let mut warnings = lock(&self.warnings);
-        for text in texts.into_iter().map(Into::into) {
-            if !warnings.contains(&text) {
-                warnings.push(text);
-            }
-        }
+        lock(&self.warnings).extend(texts.into_iter().map(Into::into));
     }
 
     /// The response with all warnings.
     pub(crate) fn with_warnings(&self, mut response: Response) -> Response {
         let warnings = lock(&self.warnings);
-        warn(&mut response, &warnings);
+        warn(&mut response, warnings.list());
         response
     }
 
@@ -114,7 +111,7 @@ const WARNING_MAX: usize = 256;
 fn warn(response: &mut Response, warnings: &[String]) {
     static WARNING: HeaderName = HeaderName::from_static("warning");
     let total: usize = warnings.iter().map(String::len).sum();
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     let mut sent = 0;
     for text in warnings {
         let mut cut = text.as_str();
@@ -123,13 +120,30 @@ fn warn(response: &mut Response, warnings: &[String]) {
             cut = &cut[..end.unwrap_or(0)];
         }
         sent += cut.len();
-        if seen.contains(&cut) || sent > WARNINGS_MAX {
+        if sent > WARNINGS_MAX || !seen.insert(cut) {
             continue;
         }
-        seen.push(cut);
         let escaped = cut.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {
             response.headers_mut().append(WARNING.clone(), value);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    /// B137: with a search of the list for each warning, this test does not end.
+    #[test]
+    fn a_hundred_thousand_warnings_take_linear_time() {
+        let (parts, ()) = Request::new(()).into_parts();
+        let call = Call::new(Arc::new(Identity::anonymous()), parts, Query::parse("").unwrap());
+        let texts = || (0..400_000).map(|n| format!("unknown field \"spec.{n}\""));
+        call.warn(texts());
+        call.warn(texts());
+        assert_eq!(lock(&call.warnings).list().len(), 400_000);
     }
 }

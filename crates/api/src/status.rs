@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use headwater_json as json;
 
+use crate::distinct::Distinct;
+
 /// A `v1` Status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -142,7 +144,7 @@ impl fmt::Display for Status {
 impl std::error::Error for Status {}
 
 /// One invalid field of an object: becomes a cause of a 422.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FieldError {
     /// The rule that was broken.
     pub kind: FieldErrorKind,
@@ -153,7 +155,7 @@ pub struct FieldError {
 }
 
 /// The rules that a field can break (S1.42).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FieldErrorKind {
     /// A required value is missing.
     Required,
@@ -258,21 +260,23 @@ impl fmt::Display for FieldError {
     }
 }
 
+/// The maximum number of errors in a Status; the remainder is counted. Kubernetes has no limit.
+pub const ERRORS_MAX: usize = 1000;
+
 /// 422 for an object; `group_kind` is `Pod` or `Deployment.apps`.
 pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Status {
     let group_kind = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
-    let mut texts: Vec<String> = Vec::new();
-    for error in errors {
-        let text = error.to_string();
-        if !texts.contains(&text) {
-            texts.push(text);
-        }
+    let (listed, left_out) = errors.split_at(errors.len().min(ERRORS_MAX));
+    let mut texts: Distinct<String> = Distinct::default();
+    texts.extend(listed.iter().map(FieldError::to_string));
+    if !left_out.is_empty() {
+        texts.insert(format!("and {} more", left_out.len()));
     }
-    let list = match texts.as_slice() {
+    let list = match texts.list() {
         [one] => one.clone(),
         many => format!("[{}]", many.join(", ")),
     };
-    let causes = errors
+    let causes = listed
         .iter()
         .map(|error| Cause {
             reason: error.kind.reason().into(),
@@ -304,6 +308,16 @@ mod tests {
             "Deployment.apps \"d\" is invalid: metadata.name: Required value: name or generateName is required"
         );
         assert_eq!(status.details.unwrap().causes.len(), 2);
+    }
+
+    /// B137
+    #[test]
+    fn errors_beyond_the_limit_are_counted() {
+        let errors: Vec<FieldError> =
+            (0..40_000).map(|n| FieldError::required(format!("spec.f[{n}]"), "")).collect();
+        let status = invalid("", "Pod", "p", &errors);
+        assert!(status.message.ends_with("spec.f[999]: Required value, and 39000 more]"));
+        assert_eq!(status.details.unwrap().causes.len(), ERRORS_MAX);
     }
 
     #[test]

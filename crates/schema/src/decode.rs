@@ -7,6 +7,7 @@
 //! Promise: no input panics, overflows the stack or takes more than linear time; the result contains
 //! every key once.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use headwater_json::{Malformed, Map, Parsed, Value};
@@ -15,6 +16,7 @@ use crate::protobuf::Envelope;
 use crate::types::Types;
 use crate::yaml;
 use headwater_api::kind::Kind;
+use headwater_api::status::ERRORS_MAX;
 
 mod time;
 mod typed;
@@ -50,10 +52,14 @@ impl Decoded {
     /// One message for each field that strict validation rejects and ordinary validation warns about,
     /// in the order of the body.
     pub fn problems(&self) -> impl Iterator<Item = String> {
+        let mut places: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (place, written) in self.order.iter().enumerate() {
+            places.entry(written).or_default().push(place);
+        }
         // A repeated key counts at its second occurrence.
         let at = |path: &String, nth: usize| {
-            let mut places = self.order.iter().enumerate().filter(|(_, written)| *written == path);
-            places.nth(nth).map_or(usize::MAX, |(place, _)| place)
+            let found = places.get(path.as_str()).and_then(|all| all.get(nth));
+            found.copied().unwrap_or(usize::MAX)
         };
         let unknown = self.unknown.iter().map(|path| (at(path, 0), "unknown", path));
         let duplicates = self.duplicates.iter().map(|path| (at(path, 1), "duplicate", path));
@@ -74,9 +80,13 @@ impl Decoded {
 
     /// The error of strict validation, if any.
     pub fn strict_error(&self, target: Target<'_>) -> Option<Error> {
-        let problems: Vec<String> = self.problems().collect();
+        let mut problems: Vec<String> = self.problems().collect();
         if problems.is_empty() {
             return None;
+        }
+        if let more @ 1.. = problems.len().saturating_sub(ERRORS_MAX) {
+            problems.truncate(ERRORS_MAX);
+            problems.push(format!("and {more} more"));
         }
         Some(target.unhandled(format!("strict decoding error: {}", problems.join(", "))))
     }

@@ -4,7 +4,7 @@
 //! templates and the names of future pods.
 //! Promise: a warning never rejects a write.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display};
 
 use headwater_json::{Map, MemberKey, Value};
@@ -188,12 +188,10 @@ fn fractions(warnings: &mut Vec<String>, container: &Object, place: &Place<'_>) 
 
 /// Warns about a variable that is set twice, unless the second refers to the first.
 fn hidden_variables(warnings: &mut Vec<String>, container: &Object, place: &Place<'_>) {
-    let mut names: Vec<&str> = Vec::new();
+    let mut names: HashSet<&str> = HashSet::new();
     for (index, variable) in members(container, "env") {
         let name = text(variable, "name");
-        let is_hidden = names.contains(&name);
-        names.push(name);
-        if !is_hidden {
+        if names.insert(name) {
             continue;
         }
         let (value, reference) = (text(variable, "value"), format!("$({name})"));

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use headwater_json::{Map, Value};
 
 use super::{Part, Problems, check, label, label_value, qualified};
+use crate::distinct::Distinct;
 use crate::kind::Kind;
 use crate::status::{FieldError, FieldErrorKind};
 
@@ -80,19 +81,21 @@ fn no_domain(name: &str, field: &str) -> Option<FieldError> {
     (!is_known).then(|| FieldError::invalid(field, &name.into(), why))
 }
 
+/// The maximum number of errors about owners that are not the only controller.
+const EXTRA_CONTROLLERS_MAX: usize = 8;
+
 /// Merges repeated owner references (S2.9) and returns the warning to send.
 pub fn fold_owner_references(object: &mut Value) -> Option<String> {
     let owners = object.get_mut("metadata")?.get_mut("ownerReferences")?.as_array_mut()?;
-    let (mut kept, mut repeated): (Vec<Value>, Vec<String>) = (Vec::new(), Vec::new());
+    let mut kept = Distinct::default();
+    let mut repeated: Vec<String> = Vec::new();
     for owner in owners.drain(..) {
-        if kept.contains(&owner) {
-            let uid = owner.get("uid").and_then(Value::as_str).unwrap_or_default();
-            repeated.push(uid.to_owned());
-        } else {
-            kept.push(owner);
+        let uid = owner.get("uid").and_then(Value::as_str).unwrap_or_default().to_owned();
+        if !kept.insert(owner) {
+            repeated.push(uid);
         }
     }
-    *owners = kept;
+    *owners = kept.into_vec();
     if repeated.is_empty() {
         return None;
     }
@@ -196,6 +199,7 @@ impl<'a> Metadata<'a> {
         let field = "metadata.ownerReferences";
         let owners = self.list("ownerReferences");
         let mut controller: Option<String> = None;
+        let mut extra_controllers = 0;
         for owner in owners {
             let text = |name: &str| owner.get(name).and_then(Value::as_str).unwrap_or_default();
             let version = text("apiVersion");
@@ -221,7 +225,10 @@ impl<'a> Metadata<'a> {
                 let name = format!("{}/{}", text("kind"), text("name"));
                 match &controller {
                     None => controller = Some(name),
+                    // Each error contains the list.
+                    Some(_) if extra_controllers == EXTRA_CONTROLLERS_MAX => {}
                     Some(first) => {
+                        extra_controllers += 1;
                         let why = format!(
                             "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
                         );
@@ -427,5 +434,20 @@ mod tests {
         let errors = metadata_on_update(&config_map(), &new, &old);
         let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
         assert_eq!(fields, ["metadata.uid", "metadata.deletionTimestamp"]);
+    }
+
+    /// B137: with a comparison of each pair of owners, this test does not end.
+    #[test]
+    fn fifty_thousand_owners_take_linear_time() {
+        let owner = |n: usize| {
+            let name = format!("o{n}");
+            json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": name, "controller": true})
+        };
+        let owners: Vec<Value> = (0..50_000).map(owner).collect();
+        let mut object = json!({"metadata": {"ownerReferences": owners}});
+        assert_eq!(fold_owner_references(&mut object), None);
+        let mut errors = Vec::new();
+        Metadata::of(&object).owners(&mut errors);
+        assert_eq!(errors.len(), EXTRA_CONTROLLERS_MAX);
     }
 }

@@ -3,9 +3,12 @@
 //! Three parts, as in Kubernetes and with its messages: OpenAPI features that Kubernetes forbids (here),
 //! the rules of structural schemas ([`structural`]), and the validity of defaults ([`defaults`]).
 
+use std::collections::HashSet;
+
 use headwater_json::{Map, MemberKey, Value, json};
 
 use super::{META_FIELDS, Schema, Type, Types, rules};
+use headwater_api::distinct::Distinct;
 use headwater_api::status::FieldError;
 use headwater_cel::pattern::Budget;
 use headwater_json::path::Path;
@@ -60,16 +63,16 @@ pub fn check(schema: &Value, place: SchemaLocation<'_>) -> Vec<FieldError> {
 
 /// The formats of a schema that are not enforced.
 pub fn unrecognized_formats(schema: &Value) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut found = Distinct::default();
     visit(schema, &mut |schema| {
         let name = schema["format"].as_str().unwrap_or_default();
         let kind = schema["type"].as_str().and_then(Type::parse);
         let types = kind.map_or(Types::default(), |kind| Types::default().with(kind));
-        if !name.is_empty() && types.format(name).is_none() && !found.contains(&name.to_owned()) {
-            found.push(name.to_owned());
+        if !name.is_empty() && types.format(name).is_none() {
+            found.insert(name.to_owned());
         }
     });
-    found
+    found.into_vec()
 }
 
 fn visit<'a>(schema: &'a Value, look: &mut impl FnMut(&'a Value)) {
@@ -391,6 +394,8 @@ impl<'a> Walk<'a> {
             self.forbid(&at, "nullable", &why);
         }
         let keys = schema["x-kubernetes-list-map-keys"].as_array().filter(|_| list == "map");
+        let required: HashSet<&Value> =
+            items["required"].as_array().into_iter().flatten().collect();
         for name in keys.into_iter().flatten().filter_map(Value::as_str) {
             let property = &items["properties"][name];
             if property.is_null() {
@@ -398,8 +403,7 @@ impl<'a> Walk<'a> {
             }
             let properties = Path::Field(&at, "properties");
             let at = Path::Bracket(&properties, name);
-            let required = items["required"].as_array();
-            let is_required = required.is_some_and(|names| names.contains(&json!(name)));
+            let is_required = required.contains(&json!(name));
             let why = "this property is in x-kubernetes-list-map-keys, so it";
             if !is_required && property["default"].is_null() {
                 let why = format!("{why} must have a default or be a required property");

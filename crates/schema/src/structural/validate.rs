@@ -10,6 +10,7 @@ use headwater_json::{Map, Value};
 
 use super::number::{self, Numeric};
 use super::{Additional, Limit, List, Node, Rules, Type, identity};
+use headwater_api::distinct::Distinct;
 use headwater_api::status::{FieldError, FieldErrorKind};
 use headwater_json::path::Path;
 
@@ -21,9 +22,9 @@ pub(super) fn value(
     base: &str,
 ) -> Vec<FieldError> {
     let judge = |old| {
-        let mut found = Findings { base, errors: Vec::new(), matched: 0 };
+        let mut found = Findings { base, errors: Distinct::default(), matched: 0 };
         found.value(node, value, old, &Path::Root);
-        found.errors
+        found.errors.into_vec()
     };
     // Most values are valid and need no comparison with the old ones.
     match judge(None) {
@@ -35,7 +36,7 @@ pub(super) fn value(
 /// The errors so far.
 struct Findings<'a> {
     base: &'a str,
-    errors: Vec<FieldError>,
+    errors: Distinct<FieldError>,
     /// The number of passed checks: of several failed alternatives, the errors of the one with the most
     /// are reported.
     matched: u32,
@@ -43,7 +44,7 @@ struct Findings<'a> {
 
 impl<'a> Findings<'a> {
     fn value(&mut self, node: &Node, value: &Value, old: Option<&Value>, at: &Path<'_>) {
-        let before = self.errors.len();
+        let before = self.errors.list().len();
         self.types(node, value, at);
         if let (Some(rules), false) = (&node.rules, value.is_null()) {
             self.junctors(rules, value, old, at);
@@ -63,7 +64,7 @@ impl<'a> Findings<'a> {
             Value::Object(members) => self.object(node, members, old, at),
         }
         self.enumeration(node, value, at);
-        if self.errors.len() > before && old == Some(value) {
+        if self.errors.list().len() > before && old == Some(value) {
             self.errors.truncate(before);
         }
     }
@@ -76,7 +77,7 @@ impl<'a> Findings<'a> {
         old: Option<&Value>,
         at: &Path<'_>,
     ) -> Findings<'a> {
-        let mut found = Findings { base: self.base, errors: Vec::new(), matched: 0 };
+        let mut found = Findings { base: self.base, errors: Distinct::default(), matched: 0 };
         found.value(node, value, old, at);
         found
     }
@@ -284,7 +285,7 @@ impl<'a> Findings<'a> {
         let mut fit = 0;
         for node in &rules.all_of {
             let found = self.alternative(node, value, old, at);
-            fit += usize::from(found.errors.is_empty());
+            fit += usize::from(found.errors.list().is_empty());
             self.merge(found);
         }
         if fit < rules.all_of.len() {
@@ -293,7 +294,7 @@ impl<'a> Findings<'a> {
             self.nowhere(&format!("{place:?} must validate all the schemas (allOf){none}"));
         }
         if let Some(node) = &rules.not
-            && self.alternative(node, value, old, at).errors.is_empty()
+            && self.alternative(node, value, old, at).errors.list().is_empty()
         {
             let place = at.to_string();
             self.nowhere(&format!("{place:?} must not validate the schema (not)"));
@@ -304,7 +305,7 @@ impl<'a> Findings<'a> {
         let mut best: Option<Findings<'_>> = None;
         for node in &rules.any_of {
             let found = self.alternative(node, value, old, at);
-            if found.errors.is_empty() {
+            if found.errors.list().is_empty() {
                 return self.merge(found);
             }
             if best.as_ref().is_none_or(|best| found.matched > best.matched) {
@@ -327,7 +328,7 @@ impl<'a> Findings<'a> {
         let mut fit = 0;
         for node in &rules.one_of {
             let found = self.alternative(node, value, old, at);
-            if found.errors.is_empty() {
+            if found.errors.list().is_empty() {
                 fit += 1;
                 best = None;
                 first.get_or_insert(found);
@@ -352,9 +353,7 @@ impl<'a> Findings<'a> {
 
     fn merge(&mut self, found: Findings<'_>) {
         self.matched += found.matched;
-        for error in found.errors {
-            self.add(error);
-        }
+        self.errors.extend(found.errors.into_vec());
     }
 
     /// `field: value: place in body why`.
@@ -382,9 +381,7 @@ impl<'a> Findings<'a> {
 
     /// Adds an error unless an alternative has already found it.
     fn add(&mut self, error: FieldError) {
-        if !self.errors.contains(&error) {
-            self.errors.push(error);
-        }
+        self.errors.insert(error);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Rules of configuration, permission, storage, quota and fairness.
 
+use std::collections::HashSet;
+
 use headwater_json::Value;
 
 use super::pod::{is_standard, resource_amount, resource_name};
@@ -113,7 +115,7 @@ pub(super) fn node(check: &mut Check<'_>, node: &Object, path: &Path<'_>) {
     let Some(spec) = map(node, "spec") else { return };
     let metadata = path.field("metadata");
     let at = metadata.field("taints");
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for (index, taint) in objects(spec, "taints") {
         let taint_path = at.index(index);
         let (key, value, effect) =
@@ -131,7 +133,7 @@ pub(super) fn node(check: &mut Check<'_>, node: &Object, path: &Path<'_>) {
                 check.not_supported(taint_path.field("effect"), &other.into(), &supported);
             }
         }
-        if seen.contains(&(key, effect)) {
+        if !seen.insert((key, effect)) {
             let value = Value::Object(taint.clone());
             check.errors.push(FieldError {
                 kind: FieldErrorKind::Duplicate,
@@ -139,7 +141,6 @@ pub(super) fn node(check: &mut Check<'_>, node: &Object, path: &Path<'_>) {
                 detail: format!("{value}: taints must be unique by key and effect pair"),
             });
         }
-        seen.push((key, effect));
     }
     for side in ["capacity", "allocatable"] {
         let status = path.field("status");

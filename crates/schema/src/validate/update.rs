@@ -1,5 +1,7 @@
 //! Rules of updates: immutable fields.
 
+use std::collections::HashSet;
+
 use headwater_json::{Map, MemberKey, Value, json};
 
 use super::{
@@ -122,7 +124,7 @@ fn tolerations(check: &mut Check<'_>, spec: &Object, old: &Object) {
         }
         toleration
     };
-    let now: Vec<Value> = list(spec, "tolerations").iter().map(timeless).collect();
+    let now: HashSet<Value> = list(spec, "tolerations").iter().map(timeless).collect();
     if list(old, "tolerations").iter().map(timeless).any(|before| !now.contains(&before)) {
         let why = "existing toleration can not be modified except its tolerationSeconds";
         check.forbidden("spec.tolerations", why);

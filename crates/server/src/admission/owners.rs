@@ -5,6 +5,8 @@
 //!
 //! River: validation → **owners** → validating policies.
 
+use std::collections::HashSet;
+
 use headwater_api::Status;
 use headwater_json::Value;
 
@@ -70,11 +72,11 @@ impl Check<'_> {
         if is_update && !allows(&delete) {
             return Some("cannot set an ownerRef on a resource you can't delete".to_owned());
         }
-        let was_blocking = |uid: &Value| {
-            old.iter().any(|owner| owner["uid"] == *uid && owner["blockOwnerDeletion"] == true)
-        };
+        let blocks = |owner: &&Value| owner["blockOwnerDeletion"] == true;
+        let blocked: HashSet<&Value> =
+            old.iter().filter(blocks).map(|owner| &owner["uid"]).collect();
         new.iter()
-            .filter(|owner| owner["blockOwnerDeletion"] == true && !was_blocking(&owner["uid"]))
+            .filter(|owner| blocks(owner) && !blocked.contains(&owner["uid"]))
             .find_map(|owner| self.refused_to_block(owner, allows))
     }
 

@@ -1,5 +1,7 @@
 //! Validation of policies and bindings, with Kubernetes' messages.
 
+use std::collections::HashSet;
+
 use headwater_api::name;
 use headwater_api::status::FieldError;
 use headwater_cel::{Environment, Program};
@@ -88,6 +90,7 @@ fn validations(object: &Value, known: &Environment<'_>, errors: &mut Vec<FieldEr
         let why = format!("must not have more than {ANNOTATIONS_MAX} auditAnnotations");
         errors.push(FieldError::invalid("spec.auditAnnotations", &spec["auditAnnotations"], why));
     }
+    let mut keys = HashSet::new();
     for (index, annotation) in annotations.iter().enumerate() {
         let at = format!("spec.auditAnnotations[{index}]");
         let key = &annotation["key"];
@@ -99,7 +102,7 @@ fn validations(object: &Value, known: &Environment<'_>, errors: &mut Vec<FieldEr
         for why in name::qualified(&full) {
             errors.push(FieldError::invalid(format!("{at}.key"), &full.as_str().into(), why));
         }
-        if annotations[..index].iter().any(|before| before["key"] == *key) {
+        if !keys.insert(key) {
             errors.push(FieldError::duplicate(format!("{at}.key"), key));
         }
         let at = format!("{at}.valueExpression");

@@ -1,5 +1,7 @@
 //! Validation of webhook configurations, with Kubernetes' messages.
 
+use std::collections::HashSet;
+
 use headwater_api::name;
 use headwater_api::status::FieldError;
 use headwater_cel::Program;
@@ -22,15 +24,14 @@ pub(crate) fn is_configuration(kind: &Served) -> bool {
 pub(crate) fn errors(configuration: &Value) -> Vec<FieldError> {
     let mut check = Check { errors: Vec::new() };
     let webhooks = configuration["webhooks"].as_array();
-    let mut names: Vec<&str> = Vec::new();
+    let mut names: HashSet<&str> = HashSet::new();
     for (index, hook) in webhooks.into_iter().flatten().enumerate() {
         let at = format!("webhooks[{index}]");
         check.webhook(hook, &at);
         let name = hook["name"].as_str().unwrap_or_default();
-        if names.contains(&name) {
+        if !names.insert(name) {
             check.errors.push(FieldError::duplicate(format!("{at}.name"), &name.into()));
         }
-        names.push(name);
     }
     check.errors
 }
@@ -141,7 +142,7 @@ impl Check {
             let why = "must have at most 64 items";
             self.invalid(at.to_owned(), &list.len().into(), why);
         }
-        let mut names: Vec<&str> = Vec::new();
+        let mut names: HashSet<&str> = HashSet::new();
         for (index, condition) in list.iter().enumerate() {
             let (name, expression) = (text(condition, "name"), text(condition, "expression"));
             let at = format!("{at}[{index}]");
@@ -151,10 +152,9 @@ impl Check {
             for why in name::qualified(name).into_iter().filter(|_| !name.is_empty()) {
                 self.invalid(format!("{at}.name"), &name.into(), &why);
             }
-            if names.contains(&name) {
+            if !names.insert(name) {
                 self.errors.push(FieldError::duplicate(format!("{at}.name"), &name.into()));
             }
-            names.push(name);
             if expression.trim().is_empty() {
                 self.required(format!("{at}.expression"), "");
                 continue;

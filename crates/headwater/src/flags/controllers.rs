@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use headwater_controllers::ControllerSelection;
 
 use super::{RemoteFlags, parse_duration};
@@ -17,8 +18,8 @@ pub(crate) struct ControllerFlags {
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub(crate) controllers: Option<ControllerSelection>,
 
-    /// Number of simulated nodes
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    /// Number of simulated nodes, at most 10000
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = node_count())]
     pub(crate) nodes: usize,
 
     /// Time without a heartbeat after which a node is not ready
@@ -28,6 +29,13 @@ pub(crate) struct ControllerFlags {
     /// YAML rules for simulated nodes and pods: stages and delays
     #[arg(long, value_name = "FILE")]
     pub(crate) stages: Option<PathBuf>,
+}
+
+/// Every simulated node is an object, a lease and a timer of this process.
+const NODES_MAX: u64 = 10_000;
+
+fn node_count() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(..=NODES_MAX)
 }
 
 /// Flags of `controllers`.

@@ -119,6 +119,16 @@ fn a_port_in_use_is_an_error_that_names_bind() {
 }
 
 #[test]
+fn too_many_simulated_nodes_are_refused_with_the_limit() {
+    for count in ["10001", "3000000", "99999999999"] {
+        let refused = run(&["dev", "--nodes", count]);
+        assert_eq!(refused.status.code(), Some(2));
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(why.contains("--nodes") && why.contains("10000"), "{why}");
+    }
+}
+
+#[test]
 fn plain_http_is_refused_on_other_than_loopback_addresses() {
     check_refused(
         &["serve", "--memory", "--bind", "127.0.0.1:0", "--insecure-bind", "0.0.0.0:0"],

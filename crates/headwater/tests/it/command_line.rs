@@ -59,7 +59,7 @@ fn an_open_watch_does_not_delay_shutdown() {
     let mut server = Process::serve(&["--memory", "--shutdown-grace", "1h"]);
     let mut watch = server.connect();
     let target = "/api/v1/namespaces?watch=true";
-    write!(watch, "GET {target} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    write!(watch, "GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     read_until(&mut watch, "kube-system");
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
@@ -72,7 +72,7 @@ fn a_second_signal_stops_it_at_once() {
     let mut stalled = server.connect();
     write!(
         stalled,
-        "POST /api/v1/namespaces HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+        "POST /api/v1/namespaces HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
          Content-Length: 9\r\nExpect: 100-continue\r\n\r\n"
     )
     .unwrap();

@@ -37,7 +37,7 @@ impl Api {
         let length = body.len();
         write!(
             socket,
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{authorization}\
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{authorization}\
              Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         )
         .unwrap();

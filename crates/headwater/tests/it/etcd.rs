@@ -45,7 +45,8 @@ impl Replica {
         let mut socket = self.process.connect();
         write!(
             socket,
-            "{method} {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            "{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
             body.len()
         )
         .unwrap();
@@ -82,7 +83,7 @@ impl Replica {
         let mut socket = self.process.connect();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let query = format!("watch=true&resourceVersion={after}");
-        write!(socket, "GET {MAPS}?{query} HTTP/1.0\r\n\r\n").unwrap();
+        write!(socket, "GET {MAPS}?{query} HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
         Events(BufReader::new(socket))
     }
 }

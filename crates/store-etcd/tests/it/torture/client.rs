@@ -72,7 +72,8 @@ impl Place {
         let body = body.map(Value::to_string).unwrap_or_default();
         let mut socket = self.connect().await?;
         let head = format!(
-            "{method} {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n",
             body.len()
         );
         socket.write_all((head + &body).as_bytes()).await.ok()?;
@@ -282,8 +283,9 @@ async fn follow(run: &Run, place: &Place, me: usize) -> Option<()> {
         }
     };
     let mut socket = place.connect().await?;
-    let request =
-        format!("GET {MAPS}?watch=true&allowWatchBookmarks=true&{query} HTTP/1.0\r\n\r\n");
+    let request = format!(
+        "GET {MAPS}?watch=true&allowWatchBookmarks=true&{query} HTTP/1.0\r\nHost: localhost\r\n\r\n"
+    );
     socket.write_all(request.as_bytes()).await.ok()?;
     let mut lines = BufReader::new(socket);
     let mut line = Vec::new();

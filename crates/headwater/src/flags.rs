@@ -8,11 +8,13 @@ use clap::{Args, Parser, Subcommand};
 use headwater_server::Limits;
 use headwater_server::pki::Pki;
 
+mod audit;
 mod controllers;
 mod etcd;
 mod pki;
 mod quantity;
 
+pub(crate) use audit::AuditFlags;
 pub(crate) use controllers::{ControllerFlags, ControllersFlags};
 pub(crate) use etcd::{EtcdFlags, StoreKind};
 pub(crate) use pki::{PkiCommand, PkiFlags};
@@ -184,6 +186,9 @@ pub(crate) struct ServeFlags {
     /// Time for open requests to complete after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub(crate) shutdown_grace: Duration,
+
+    #[command(flatten)]
+    pub(crate) audit: AuditFlags,
 
     #[command(flatten)]
     pub(crate) etcd: EtcdFlags,

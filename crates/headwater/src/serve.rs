@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use headwater_api::{Clock, SystemClock};
 use headwater_cache::Options as CacheOptions;
 use headwater_controllers::ControllerSelection;
+use headwater_server::audit::Audit;
 use headwater_server::identity::Authenticator;
 use headwater_server::listen::{self, Listener};
 use headwater_server::metrics::Metrics;
@@ -70,6 +71,13 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
         None => None,
     };
 
+    let audit = match flags.audit.options()? {
+        Some(options) => {
+            Audit::start(options, clock.clone(), &metrics).context("cannot open the audit log")?
+        }
+        None => Audit::default(),
+    };
+
     let mut running = start(
         engine.store(),
         Options {
@@ -82,6 +90,7 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
             backup: engine.backup(),
             cache: cache_options(&flags),
             settings: settings(&flags),
+            audit,
             ..Options::new(Issuer::new(&certificates.pki.service_account_key)?)
         },
     )

@@ -16,6 +16,7 @@
 //! backend     the store, the cache, the kinds, the clock; `commit`: guarded writes
 //! request     route, call, authorization, flow control
 //! kinds       registry, custom kinds, conversion between versions, OpenAPI
+//! audit       the record of who did what
 //! front       sockets, TLS, certificates, the identity of the client
 //! outgoing    calls to webhooks
 //! system      metrics, health, backups
@@ -25,6 +26,7 @@
 
 pub mod start;
 mod pipeline;
+pub mod audit;
 pub mod upkeep;
 mod verbs;
 mod server;

@@ -15,11 +15,13 @@ use http::{Method, Request, StatusCode};
 
 use crate::answer::body::{self, RequestBody, Response};
 use crate::answer::status;
+use crate::audit::Trail;
 use crate::front::identity::{Identity, Peer};
 use crate::front::listen::{self, Handler};
 use crate::random;
 use crate::request::authorize::{self, Attributes};
 use crate::request::call::Call;
+use crate::request::decode;
 use crate::request::impersonate;
 use crate::request::observe::RequestMetrics;
 use crate::request::route::{self, ResourcePath, Route, Target, Verb};
@@ -46,7 +48,8 @@ impl Server {
         request: Request<RequestBody>,
     ) -> BoxFuture<'a, Response> {
         let audit_id = audit_id(request.headers());
-        let answered = AssertUnwindSafe(self.answer(peer, request)).catch_unwind();
+        let answered =
+            AssertUnwindSafe(self.answer(peer, request, audit_id.clone())).catch_unwind();
         let headed = async move {
             let mut response = answered.await.unwrap_or_else(|_| {
                 tracing::error!("a handler panicked");
@@ -66,24 +69,59 @@ impl Server {
         headed.boxed()
     }
 
-    /// Determines the user, the route and the flow of a request, and whether it is allowed.
-    async fn answer(&self, peer: &Peer, mut request: Request<RequestBody>) -> Response {
+    /// Determines the user and the route of a request, and records it if that is wanted.
+    async fn answer(
+        &self,
+        peer: &Peer,
+        mut request: Request<RequestBody>,
+        audit_id: HeaderValue,
+    ) -> Response {
         let identified = self.identify(peer, request.headers()).await;
         let result = if identified.is_ok() { "success" } else { "error" };
         self.metrics().authentication_attempts.with(&[result]).inc();
-        let Ok(identity) = identified else {
-            return status::response(&status::unauthorized());
+        let parsed = Query::parse(request.uri().query().unwrap_or_default());
+        let query = parsed.as_ref().cloned().unwrap_or_default();
+        let route = route::route(&self.registry(), request.method(), request.uri().path(), &query);
+        let id = audit_id.to_str().unwrap_or_default();
+        let trail = self.audit().begin(peer, &request, id, identified.as_ref().ok(), &route);
+        if let Some(trail) = &trail {
+            request.extensions_mut().insert(Arc::clone(trail));
+        }
+        let is_watch = route.verb == Verb::Watch;
+        let response = match (identified, parsed) {
+            (Err(_), _) => status::response(&status::unauthorized()),
+            (_, Err(status)) => status::response(&status),
+            (Ok(identity), Ok(query)) => {
+                self.authorized(peer, identity, query, route, request).await
+            }
         };
-        let identity = match impersonate::acting(identity, request.headers_mut()) {
+        match trail {
+            Some(trail) => {
+                let is_long_running = is_watch && !response.status().is_client_error();
+                trail.finish(response, is_long_running)
+            }
+            None => response,
+        }
+    }
+
+    /// Determines the effective user and the flow of a request, and whether it is allowed.
+    async fn authorized(
+        &self,
+        peer: &Peer,
+        caller: Arc<Identity>,
+        query: Query,
+        route: Route,
+        mut request: Request<RequestBody>,
+    ) -> Response {
+        let identity = match impersonate::acting(Arc::clone(&caller), request.headers_mut()) {
             Ok(identity) => identity,
             Err(status) => return refused(&status),
         };
-        let query = match Query::parse(request.uri().query().unwrap_or_default()) {
-            Ok(query) => query,
-            Err(status) => return status::response(&status),
-        };
+        let trail = request.extensions().get::<Arc<Trail>>().cloned();
+        if let (Some(trail), false) = (&trail, Arc::ptr_eq(&caller, &identity)) {
+            trail.impersonates(&identity);
+        }
         let path = request.uri().path();
-        let route = route::route(&self.registry(), request.method(), path, &query);
         if let (false, Err(status)) = (route.verb == Verb::Watch, query.timeout()) {
             return status::response(&status);
         }
@@ -94,7 +132,13 @@ impl Server {
             self.metrics().flow_dispatched.with(&labels).inc();
         }
         // A client without permission must not learn what exists (R48).
-        let mut response = match authorize::authorize(&identity, &attributes) {
+        let authorized = authorize::authorize(&identity, &attributes);
+        if let Some(trail) = trail {
+            let decision = if authorized.is_ok() { "allow" } else { "forbid" };
+            trail.annotate("authorization.k8s.io/decision", decision);
+            trail.annotate("authorization.k8s.io/reason", "");
+        }
+        let mut response = match authorized {
             Ok(()) => self.execute(peer, identity, query, route, request).await,
             Err(status) => refused(&status),
         };
@@ -171,6 +215,9 @@ impl Server {
             _ => {}
         }
         let bytes = call.read(body).await?;
+        if let Some(trail) = &call.trail {
+            trail.sent(|| decode::audited(kind, call, &bytes));
+        }
         let response = match verb {
             _ if !writes_parent || subresource::is_transient(kind) => {
                 subresource::write(self, call, &resource, bytes).await?

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::Admission;
 use crate::answer::blocks::Blocks;
+use crate::audit::Audit;
 use crate::backend::Backend;
 use crate::front::identity::{Authenticator, Credential, Identity, Peer, Unauthorized};
 use crate::front::service_account::{self, AuthenticatedToken, Issuer, ServiceAccounts};
@@ -46,6 +47,8 @@ pub struct Options {
     pub cache: headwater_cache::Options,
     /// Times and limits.
     pub settings: Settings,
+    /// What is recorded of requests.
+    pub audit: Audit,
 }
 
 impl Options {
@@ -60,6 +63,7 @@ impl Options {
             backup: Backup::default(),
             cache: headwater_cache::Options::default(),
             settings: Settings::default(),
+            audit: Audit::default(),
         }
     }
 }
@@ -108,6 +112,7 @@ struct Shared {
     admission: Admission,
     documents: Documents,
     backup: Backup,
+    audit: Audit,
     /// Compressed blocks of lists.
     blocks: Arc<Blocks>,
     /// Cancelled when the server begins to stop: watches end, readiness fails.
@@ -126,7 +131,7 @@ impl Server {
     /// A server over a loaded cache.
     pub(crate) fn new(cache: Cache, options: Options) -> Result<Server, headwater_cache::Error> {
         let Options { authenticator, issuer, clock, metrics, descriptions, backup, .. } = options;
-        let settings = options.settings;
+        let (settings, audit) = (options.settings, options.audit);
         let registry = Registry::new(kind::builtin());
         define(&cache, &registry)?;
         observe::cache(&metrics, &cache);
@@ -142,6 +147,7 @@ impl Server {
             settings,
             documents: Documents::new(descriptions),
             backup,
+            audit,
             blocks: Arc::default(),
             draining: CancellationToken::new(),
         };
@@ -167,6 +173,10 @@ impl Server {
 
     pub(crate) fn backup(&self) -> &Backup {
         &self.shared.backup
+    }
+
+    pub(crate) fn audit(&self) -> &Audit {
+        &self.shared.audit
     }
 
     pub(crate) fn blocks(&self) -> &Arc<Blocks> {

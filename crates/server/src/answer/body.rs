@@ -53,6 +53,11 @@ impl Data {
         }
     }
 
+    /// The pieces, in order.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &Bytes> {
+        self.0.iter()
+    }
+
     /// Adds the pieces of other data.
     pub(crate) fn append(&mut self, mut more: Data) {
         self.0.append(&mut more.0);

@@ -14,6 +14,7 @@ use http::{Method, request};
 
 use crate::answer::body::{self, Finish, RequestBody, Response};
 use crate::answer::status;
+use crate::audit::Trail;
 use crate::front::identity::Identity;
 use crate::lock::lock;
 use crate::request::route::{Route, Target, Verb};
@@ -29,6 +30,8 @@ pub(crate) struct Call {
     pub(crate) raw_query: String,
     pub(crate) finish: Finish,
     pub(crate) representation: Representation,
+    /// The audit trail, if the request is recorded.
+    pub(crate) trail: Option<Arc<Trail>>,
     /// Warnings for the client, sent on success and on failure (S1.44).
     warnings: Mutex<Distinct<String>>,
     /// Whether the body is being read.
@@ -36,11 +39,12 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    pub(crate) fn new(identity: Arc<Identity>, parts: request::Parts, query: Query) -> Call {
-        let agent = parts.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
+    pub(crate) fn new(identity: Arc<Identity>, mut parts: request::Parts, query: Query) -> Call {
+        let trail = parts.extensions.remove::<Arc<Trail>>();
         Call {
             identity,
-            finish: Finish::of(&parts.headers, query.pretty(agent.unwrap_or_default())),
+            trail,
+            finish: finish(&parts.headers, &query),
             method: parts.method,
             path: parts.uri.path().to_owned(),
             headers: parts.headers,
@@ -101,6 +105,11 @@ impl Call {
         self.finish.pretty |= self.representation.pretty;
         Ok(())
     }
+}
+
+fn finish(headers: &HeaderMap, query: &Query) -> Finish {
+    let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
+    Finish::of(headers, query.pretty(agent.unwrap_or_default()))
 }
 
 /// The maximum size of all warnings; beyond it each one is truncated (S1.44).

@@ -48,6 +48,24 @@ pub(crate) fn body(
     checked(&kind.kind, call, validation, decoded)
 }
 
+/// The body of a write as JSON, for the audit trail.
+pub(crate) fn audited(kind: &Served, call: &Call, body: &Bytes) -> Option<Bytes> {
+    if body.is_empty() {
+        return None;
+    }
+    let tree = match format(call) {
+        Ok(Format::Protobuf) if kind.definition.is_some() => return None,
+        Ok(Format::Protobuf) => decode::object(&kind.kind, Format::Protobuf, body).ok()?.value,
+        Ok(Format::Yaml) => decode::parse(Format::Yaml, body).ok()?.value,
+        // A patch has a media type of its own.
+        Err(_) if call.header(header::CONTENT_TYPE).contains("yaml") => {
+            decode::parse(Format::Yaml, body).ok()?.value
+        }
+        Ok(Format::Json) | Err(_) => return Some(body.clone()),
+    };
+    Some(headwater_json::to_vec(&tree).into())
+}
+
 /// Decodes a body whose type is not a registered kind, such as a Scale or a Binding.
 pub(crate) fn other(call: &Call, target: Target<'_>, body: &Bytes) -> Result<Value, Status> {
     decode::object(target, format(call)?, body)

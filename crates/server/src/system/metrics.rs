@@ -158,6 +158,11 @@ families! {
         /// `result` is `allowed`, `denied`, `no-opinion` or `error`.
         authorization_attempts: Counter = authorization_attempts_total(result),
             "Requests by whether they were allowed.";
+        audit_events: Counter = apiserver_audit_event_total(),
+            "Audit events, including lost ones.";
+        /// `plugin` is `buffer`, `log` or `webhook`.
+        audit_errors: Counter = apiserver_audit_error_total(plugin),
+            "Audit events that were lost.";
         tls_handshake_errors: Counter = apiserver_tls_handshake_errors_total(),
             "Connections that ended before TLS was agreed.";
         list_bytes: Gauge = headwater_list_bytes(),

@@ -71,7 +71,12 @@ pub(crate) fn upgrade(
     let Some(upgrade) = upgrade else {
         return Err(status::bad_request("this connection cannot be upgraded"));
     };
-    peer.tasks.spawn(run(upgrade, stream));
+    let trail = call.trail.clone();
+    peer.tasks.spawn(async move {
+        run(upgrade, stream).await;
+        // The audit trail records the end of the watch, not of the upgrade.
+        drop(trail);
+    });
     let mut response = Response::new(body::full(Bytes::new()));
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     body::set(&mut response, header::CONNECTION, "Upgrade");

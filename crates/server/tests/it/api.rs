@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,9 @@ use futures::StreamExt;
 use headwater_api::Clock;
 use headwater_cache::Options as CacheOptions;
 use headwater_json::{Value, json};
+use headwater_server::audit::{Audit, AuditOptions, LogOptions, Policy};
 use headwater_server::identity::{ClientCertificate, Identity, Peer, Transport};
+use headwater_server::metrics::Metrics;
 use headwater_server::pki::Pki;
 use headwater_server::service_account::Issuer;
 use headwater_server::{Body, Options, Running, Server, Settings, body, start};
@@ -36,8 +39,9 @@ impl Clock for Still {
 /// A server and a client.
 pub(crate) struct Api {
     pub(crate) server: Server,
+    pub(crate) metrics: Metrics,
     peer: Peer,
-    _running: Running,
+    running: Running,
 }
 
 impl Api {
@@ -68,13 +72,49 @@ impl Api {
         Api::made(store, Settings::default(), CacheOptions::default()).await
     }
 
+    /// A new server with a namespace `ns`, and with this audit policy and log.
+    pub(crate) async fn audited(policy: &str, log: &Path) -> Api {
+        let log = LogOptions {
+            path: log.to_owned(),
+            bytes_max: u64::MAX,
+            files_max: 0,
+            age_max: Duration::ZERO,
+        };
+        let policy = Policy::parse(policy.as_bytes()).unwrap();
+        let audit = AuditOptions { policy, log: Some(log) };
+        let store = Arc::new(Memory::default());
+        let api = Api::with_audit(store, Settings::default(), CacheOptions::default(), Some(audit));
+        let api = api.await;
+        api.create_namespace().await;
+        api
+    }
+
+    /// Stops the server.
+    pub(crate) async fn stop(self) {
+        self.running.stop().await.unwrap();
+    }
+
     async fn made(store: Arc<dyn Store>, settings: Settings, cache: CacheOptions) -> Api {
+        Api::with_audit(store, settings, cache, None).await
+    }
+
+    async fn with_audit(
+        store: Arc<dyn Store>,
+        settings: Settings,
+        cache: CacheOptions,
+        audit: Option<AuditOptions>,
+    ) -> Api {
         let clock: Arc<dyn Clock> = Arc::new(Still(NOW.parse().unwrap()));
         let issuer = Issuer::new(&keys(&clock).service_account_key).unwrap();
-        let options = Options { clock, cache, settings, ..Options::new(issuer) };
+        let mut options =
+            Options { clock: Arc::clone(&clock), cache, settings, ..Options::new(issuer) };
+        if let Some(audit) = audit {
+            options.audit = Audit::start(audit, clock, &options.metrics).unwrap();
+        }
+        let metrics = options.metrics.clone();
         let running = start(store, options).await.unwrap();
         let (server, peer) = (running.server().clone(), peer(Transport::Loopback));
-        Api { server, peer, _running: running }
+        Api { server, metrics, peer, running }
     }
 
     /// The same server, with a client of this user and these groups.

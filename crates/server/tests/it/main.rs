@@ -8,6 +8,7 @@ mod discovery;
 mod representation;
 mod create;
 mod additions;
+mod audit;
 mod update;
 mod patch;
 mod delete;

@@ -1,0 +1,141 @@
+//! Audit: a record of who did what, as Kubernetes writes it (S8.20 to S8.22).
+//!
+//! River: authentication → **audit** → the rest of the pipeline; at the end of the response again.
+//! Promise: a policy file decides what is recorded; no request waits for the log or the webhook, and
+//! events that are lost are counted. Credentials are in no event; bodies are only in events of the
+//! levels `Request` and `RequestResponse`.
+
+mod event;
+mod log_file;
+mod policy;
+mod trail;
+mod writer;
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use headwater_api::Clock;
+use http::Request;
+use tokio_util::sync::CancellationToken;
+
+use event::{ObjectReference, RequestHead};
+pub use log_file::LogOptions;
+pub use policy::{InvalidPolicy, Level, Policy};
+pub(crate) use trail::Trail;
+use writer::{Backends, Queue};
+
+use crate::answer::body::RequestBody;
+use crate::front::identity::{Identity, Peer};
+use crate::lock::lock;
+use crate::request::authorize::Attributes;
+use crate::request::route::{Route, Target};
+use crate::system::metrics::Metrics;
+
+/// How requests are audited.
+#[derive(Debug)]
+pub struct AuditOptions {
+    /// What is recorded.
+    pub policy: Policy,
+    /// The log file.
+    pub log: Option<LogOptions>,
+}
+
+/// Records requests. The default records nothing.
+#[derive(Clone, Default)]
+pub struct Audit(Option<Arc<Recorder>>);
+
+struct Recorder {
+    policy: Policy,
+    clock: Arc<dyn Clock>,
+    queue: Queue,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Audit {
+    /// Opens the log and starts the writer.
+    pub fn start(
+        options: AuditOptions,
+        clock: Arc<dyn Clock>,
+        metrics: &Metrics,
+    ) -> io::Result<Audit> {
+        let log = options.log.map(log_file::LogFile::open).transpose()?;
+        let backends = Backends { log, webhook: None, clock: Arc::clone(&clock) };
+        let (queue, thread) = Queue::start(backends, metrics)?;
+        let thread = Mutex::new(Some(thread));
+        Ok(Audit(Some(Arc::new(Recorder { policy: options.policy, clock, queue, thread }))))
+    }
+
+    /// Runs until the server stops, then waits until all events are written.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        stop.cancelled().await;
+        let Some(recorder) = self.0 else { return };
+        let flush = move || {
+            recorder.queue.stop();
+            if let Some(thread) = lock(&recorder.thread).take()
+                && thread.join().is_err()
+            {
+                tracing::error!("the audit writer panicked");
+            }
+        };
+        if let Err(error) = tokio::task::spawn_blocking(flush).await {
+            tracing::error!(%error, "the last audit events may be lost");
+        }
+    }
+
+    /// Begins to record a request whose user is known; `None` if its credential is invalid. Returns
+    /// `None` if the policy records nothing of it.
+    pub(crate) fn begin(
+        &self,
+        peer: &Peer,
+        request: &Request<RequestBody>,
+        id: &str,
+        user: Option<&Arc<Identity>>,
+        route: &Route,
+    ) -> Option<Arc<Trail>> {
+        let recorder = self.0.as_ref()?;
+        let attributes = Attributes::of(route, request.uri().path());
+        let demand = recorder.policy.demand(user.map(|user| &**user), &attributes);
+        if demand.level == Level::None {
+            return None;
+        }
+        let head = RequestHead {
+            level: demand.level,
+            omit_managed_fields: demand.omit_managed_fields,
+            id: id.to_owned(),
+            uri: request.uri().path_and_query().map(ToString::to_string).unwrap_or_default(),
+            verb: route.verb.as_str().to_owned(),
+            user: user.cloned(),
+            attempted: trail::attempted(peer, request.headers()),
+            addresses: trail::addresses(peer, request.headers()),
+            agent: trail::agent(request.headers()),
+            target: reference(route),
+            received: recorder.clock.now(),
+        };
+        let stages = trail::Stages::of(&demand);
+        Some(Trail::begin(Arc::clone(recorder), head, stages))
+    }
+}
+
+/// The object that a route names.
+fn reference(route: &Route) -> Option<ObjectReference> {
+    match &route.target {
+        Target::Resource(found) => Some(ObjectReference {
+            group: found.kind.group.to_string(),
+            version: found.kind.version.to_string(),
+            resource: found.kind.plural.to_string(),
+            subresource: found.subresource.clone(),
+            namespace: found.namespace.clone(),
+            name: found.name.clone(),
+        }),
+        Target::Missing { group, resource, .. } => Some(ObjectReference {
+            group: group.clone(),
+            version: String::new(),
+            resource: resource.clone(),
+            subresource: String::new(),
+            namespace: String::new(),
+            name: String::new(),
+        }),
+        Target::Path(_) | Target::Invalid(_) => None,
+    }
+}

@@ -1,0 +1,189 @@
+//! The audit log: what is recorded of which request (S8.20 to S8.22).
+
+use std::path::Path;
+
+use headwater_json::{Value, json};
+
+use crate::api::{Api, CMS, config_map};
+
+const SECRETS: &str = "/api/v1/namespaces/ns/secrets";
+
+const POLICY: &str = "
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: None
+  nonResourceURLs: [/healthz*]
+- level: Metadata
+  resources: [{group: '', resources: [secrets]}]
+- level: RequestResponse
+  omitManagedFields: true
+  resources: [{group: '', resources: [configmaps]}]
+- level: Request
+  omitStages: []
+  resources: [{group: apps}]
+- level: Metadata
+  verbs: [impersonate, get]
+";
+
+/// The events in a log, oldest first.
+fn events(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| headwater_json::parse(line.as_bytes()).unwrap().value).collect()
+}
+
+/// The stages, verbs and codes of events.
+fn summary(events: &[Value]) -> Vec<String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let line = |event: &Value| {
+        let code = event["responseStatus"]["code"].as_u64().unwrap_or_default();
+        format!("{} {} {code}", text(&event["stage"]), text(&event["verb"]))
+    };
+    events.iter().map(line).collect()
+}
+
+/// S8.20, S8.22
+#[tokio::test(start_paused = true)]
+async fn the_policy_decides_what_is_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("audit.log");
+    let api = Api::audited(POLICY, &log).await;
+    let secret = json!({"metadata": {"name": "s"}, "stringData": {"password": "hunter2"}});
+    api.create(SECRETS, &secret).await;
+    api.get(&format!("{SECRETS}/s")).await.is(200, "");
+    let mut map = config_map("web");
+    map["data"] = json!({"a": "b"});
+    api.send(
+        &format!("POST {CMS}\nContent-Type: application/json\nAudit-ID: chosen\nUser-Agent: me"),
+        map.to_string(),
+    )
+    .await
+    .is(201, "");
+    api.delete(&format!("{CMS}/web")).await.is(200, "");
+    api.get("/healthz").await.is(200, "");
+    api.get(&format!("{CMS}/none")).await.is(404, "");
+    api.stop().await;
+
+    let events = events(&log);
+    let expected = [
+        "ResponseComplete create 201",
+        "ResponseComplete get 200",
+        "ResponseComplete create 201",
+        "ResponseComplete delete 200",
+        "ResponseComplete get 404",
+    ];
+    assert_eq!(summary(&events), expected);
+    // Level Metadata: the object is named, its content is nowhere.
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(!text.contains("hunter2") && !text.contains("aHVudGVyMg"), "{text}");
+    assert_eq!(
+        events[0]["objectRef"],
+        json!({
+            "resource": "secrets", "namespace": "ns", "name": "s", "apiVersion": "v1",
+        })
+    );
+    assert_eq!(events[0]["user"]["username"], "kubernetes-admin");
+    assert_eq!(events[0]["sourceIPs"], json!(["127.0.0.1"]));
+    assert_eq!(events[0]["requestReceivedTimestamp"], "2026-01-02T03:04:05.000000Z");
+    assert_eq!(events[0]["annotations"]["authorization.k8s.io/decision"], "allow");
+    // Level RequestResponse: both bodies, without managedFields.
+    assert_eq!((&events[2]["auditID"], &events[2]["userAgent"]), (&json!("chosen"), &json!("me")));
+    assert_eq!(events[2]["requestObject"]["data"], json!({"a": "b"}));
+    let stored = &events[2]["responseObject"];
+    assert!(stored["metadata"]["uid"].is_string() && stored["metadata"]["managedFields"].is_null());
+    // A Status is the response status at every level.
+    assert_eq!(events[3]["responseStatus"]["status"], "Success");
+    assert_eq!(events[4]["responseStatus"]["reason"], "NotFound");
+}
+
+/// S8.21
+#[tokio::test(start_paused = true)]
+async fn a_watch_is_recorded_when_it_starts_and_when_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("audit.log");
+    let api = Api::audited(POLICY, &log).await;
+    let watch = api.watch(&format!("{CMS}?watch=1")).await;
+    drop(watch);
+    api.stop().await;
+    let events = events(&log);
+    assert_eq!(summary(&events), ["ResponseStarted watch 200", "ResponseComplete watch 200"]);
+    assert_eq!(events[0]["auditID"], events[1]["auditID"]);
+    assert!(events[1]["responseObject"].is_null());
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_requests_are_recorded_without_the_credential() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("audit.log");
+    let api = Api::audited(POLICY, &log).await;
+    let request = format!("GET {SECRETS}\nAuthorization: Bearer c2VjcmV0");
+    api.as_anonymous().send(&request, "").await.is(401, "");
+    api.as_user("eva", &[]).send(&format!("GET {SECRETS}/s"), "").await.is(403, "");
+    let request = format!("GET {SECRETS}/none\nImpersonate-User: tom");
+    api.send(&request, "").await.is(403, "");
+    api.stop().await;
+    let events = events(&log);
+    let expected =
+        ["ResponseStarted list 401", "ResponseComplete get 403", "ResponseComplete get 403"];
+    assert_eq!(summary(&events), expected);
+    assert!(!std::fs::read_to_string(&log).unwrap().contains("c2VjcmV0"));
+    let message = &events[0]["responseStatus"]["message"];
+    assert_eq!(*message, "Authentication failed, attempted: bearer");
+    assert_eq!(events[1]["annotations"]["authorization.k8s.io/decision"], "forbid");
+    assert_eq!(events[2]["user"]["username"], "kubernetes-admin");
+    assert_eq!(events[2]["impersonatedUser"]["username"], "tom");
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_of_every_format_are_recorded_as_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("audit.log");
+    let api = Api::audited(POLICY, &log).await;
+    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: y}\ndata: {a: b}\n";
+    api.send(
+        &format!("POST {CMS}\nContent-Type: application/yaml\nAccept: application/yaml"),
+        yaml,
+    )
+    .await
+    .is(201, "");
+    let patch = json!({"data": {"c": "d"}});
+    api.merge(&format!("{CMS}/y"), &patch).await.is(200, "");
+    api.stop().await;
+    let events = events(&log);
+    assert_eq!(events[0]["requestObject"]["data"], json!({"a": "b"}));
+    assert_eq!(events[0]["responseObject"]["data"], json!({"a": "b"}));
+    assert_eq!(events[1]["requestObject"], patch);
+    assert_eq!(events[1]["responseObject"]["data"], json!({"a": "b", "c": "d"}));
+}
+
+/// A response that is too large for an event is left out, and the event says so.
+#[tokio::test(start_paused = true)]
+async fn a_large_response_is_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("audit.log");
+    let api = Api::audited(POLICY, &log).await;
+    for name in ["a", "b"] {
+        let mut map = config_map(name);
+        map["data"] = json!({"large": "x".repeat(700_000)});
+        api.create(CMS, &map).await;
+    }
+    api.get(CMS).await.is(200, "");
+    api.stop().await;
+    let events = events(&log);
+    let list = events.last().unwrap();
+    assert!(list["responseObject"].is_null());
+    assert_eq!(list["annotations"]["audit.k8s.io/truncated"], "true");
+    assert_eq!(list["responseStatus"]["code"], 200);
+}
+
+/// A log that cannot be written delays and fails no request; the lost events are counted.
+#[tokio::test(start_paused = true)]
+async fn a_full_disk_loses_events_and_fails_no_request() {
+    let api = Api::audited(POLICY, Path::new("/dev/full")).await;
+    api.config_maps(&["a", "b"]).await;
+    let metrics = api.metrics.clone();
+    api.stop().await;
+    let lost = metrics.audit_errors.with(&["log"]).get();
+    assert_eq!((metrics.audit_events.with(&[]).get(), lost), (2, 2));
+}

@@ -139,6 +139,10 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "FILE")]
     pub(crate) token_auth_file: Option<PathBuf>,
 
+    /// Keys with which stored objects are encrypted (EncryptionConfiguration); reloaded when it changes
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub(crate) encryption_provider_config: Option<PathBuf>,
+
     /// Path of the admin kubeconfig to write [default: DIR/admin.kubeconfig]
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig_out: Option<PathBuf>,

@@ -14,6 +14,7 @@ mod print;
 mod limits;
 mod signals;
 mod engine;
+mod encryption;
 mod serve;
 mod controllers;
 mod data;

@@ -29,6 +29,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::controllers::{self, LocalControllers};
+use crate::encryption::EncryptionFile;
 use crate::engine::Engine;
 use crate::flags::ServeFlags;
 use crate::signals::Signals;
@@ -78,8 +79,14 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
         None => Audit::default(),
     };
 
+    let encryption = match &flags.encryption_provider_config {
+        Some(path) => Some(EncryptionFile::open(path, paths.others, engine.store())?),
+        None => None,
+    };
+    let store = encryption.as_ref().map_or_else(|| engine.store(), EncryptionFile::store);
+
     let mut running = start(
-        engine.store(),
+        store,
         Options {
             authenticator: Authenticator::new(
                 token_file.as_ref().map(TokenFile::tokens).unwrap_or_default(),
@@ -96,6 +103,9 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     )
     .await?;
     if let Some(file) = token_file {
+        running.run(|stop| file.run(stop));
+    }
+    if let Some(file) = encryption {
         running.run(|stop| file.run(stop));
     }
     let client_authority = certificates.pki.ca.clone();

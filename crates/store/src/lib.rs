@@ -10,6 +10,7 @@ pub mod lock;
 pub mod recent;
 pub mod memory;
 pub mod embedded;
+pub mod encrypted;
 
 pub use change::{Batch, Change, ChangeKind, Version};
 pub use embedded::{Embedded, Options as EmbeddedOptions};

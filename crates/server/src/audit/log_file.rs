@@ -98,14 +98,16 @@ impl LogFile {
     fn rotate(&mut self, now: Timestamp) -> io::Result<()> {
         self.output = Output::Closed;
         let (stem, extension) = self.parts();
-        let time = now.strftime("%Y-%m-%dT%H-%M-%S%.3f").to_string();
-        let mut target = self.options.path.with_file_name(format!("{stem}-{time}{extension}"));
-        let mut count = 1;
-        while target.exists() {
-            // Two rotations in one millisecond.
-            target = self.options.path.with_file_name(format!("{stem}-{time}-{count}{extension}"));
-            count += 1;
-        }
+        // The names sort by age. After two rotations in one millisecond the next one is used.
+        let mut at = now;
+        let target = loop {
+            let time = at.strftime("%Y-%m-%dT%H-%M-%S%.3f");
+            let target = self.options.path.with_file_name(format!("{stem}-{time}{extension}"));
+            if !target.exists() {
+                break target;
+            }
+            at = at.checked_add(Duration::from_millis(1)).map_err(io::Error::other)?;
+        };
         fs::rename(&self.options.path, target)?;
         self.reopen()?;
         self.remove_old(now);

@@ -140,7 +140,7 @@ async fn bodies_of_every_format_are_recorded_as_json() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("audit.log");
     let api = Api::audited(POLICY, &log).await;
-    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: y}\ndata: {a: b}\n";
+    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\ndata: {a: b}\n";
     api.send(
         &format!("POST {CMS}\nContent-Type: application/yaml\nAccept: application/yaml"),
         yaml,
@@ -148,7 +148,7 @@ async fn bodies_of_every_format_are_recorded_as_json() {
     .await
     .is(201, "");
     let patch = json!({"data": {"c": "d"}});
-    api.merge(&format!("{CMS}/y"), &patch).await.is(200, "");
+    api.merge(&format!("{CMS}/web"), &patch).await.is(200, "");
     api.stop().await;
     let events = events(&log);
     assert_eq!(events[0]["requestObject"]["data"], json!({"a": "b"}));

@@ -179,15 +179,9 @@ impl AuditEvent {
     /// Without `managedFields`, if the policy omits them.
     fn trimmed(&self, mut object: Value) -> Value {
         if self.head.omit_managed_fields {
-            let items = object["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
             drop_managed_fields(&mut object);
-            if !items.is_empty() {
-                let items = items.into_iter().map(|mut item| {
-                    drop_managed_fields(&mut item);
-                    item
-                });
-                object["items"] = items.collect::<Vec<Value>>().into();
-            }
+            let items = object.get_mut("items").and_then(Value::as_array_mut);
+            items.into_iter().flatten().for_each(drop_managed_fields);
         }
         object
     }

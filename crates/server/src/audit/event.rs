@@ -51,7 +51,7 @@ pub(super) struct ObjectReference {
 
 /// What becomes known while a request is served.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct TrailState {
     pub(super) impersonated: Option<Arc<Identity>>,
     pub(super) annotations: Vec<(String, String)>,
     /// The body of the request, as a tree in JSON.
@@ -65,14 +65,14 @@ pub(super) struct Progress {
 #[derive(Clone, Debug, Default)]
 pub(super) struct ResponseCopy {
     pub(super) pieces: Vec<Bytes>,
-    pub(super) encoding: Encoding,
+    pub(super) encoding: CopyEncoding,
     /// The body is larger than [`OBJECT_MAX`].
     pub(super) is_cut: bool,
 }
 
 /// How the body of a response is encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Encoding {
+pub(super) enum CopyEncoding {
     /// Not an object.
     #[default]
     Other,
@@ -87,7 +87,7 @@ pub(super) struct AuditEvent {
     pub(super) head: Arc<RequestHead>,
     pub(super) stage: Stage,
     pub(super) at: Timestamp,
-    pub(super) progress: Progress,
+    pub(super) progress: TrailState,
 }
 
 impl AuditEvent {
@@ -201,10 +201,10 @@ impl ResponseCopy {
             many => Cow::Owned(many.concat()),
         };
         match self.encoding {
-            Encoding::Other => None,
-            Encoding::Json => read(&body),
-            Encoding::Yaml => Some(decode::parse(Format::Yaml, &body).ok()?.value),
-            Encoding::GzippedJson => {
+            CopyEncoding::Other => None,
+            CopyEncoding::Json => read(&body),
+            CopyEncoding::Yaml => Some(decode::parse(Format::Yaml, &body).ok()?.value),
+            CopyEncoding::GzippedJson => {
                 let mut plain = Vec::new();
                 GzDecoder::new(&*body).take(OBJECT_MAX as u64 * 4).read_to_end(&mut plain).ok()?;
                 read(&plain)

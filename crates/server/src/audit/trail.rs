@@ -14,7 +14,7 @@ use http::header::{self, HeaderMap, HeaderName};
 use http_body::{Body as _, Frame, SizeHint};
 
 use super::Recorder;
-use super::event::{AuditEvent, Encoding, OBJECT_MAX, Progress, RequestHead};
+use super::event::{AuditEvent, CopyEncoding, OBJECT_MAX, RequestHead, TrailState};
 use super::policy::{Demand, Level, Stage};
 use crate::answer::body::{Body, Data, Response};
 use crate::front::identity::{ClientCertificate, Identity, Peer, Transport};
@@ -64,7 +64,7 @@ pub(crate) struct Trail {
     recorder: Arc<Recorder>,
     head: Arc<RequestHead>,
     stages: Stages,
-    progress: Mutex<Progress>,
+    progress: Mutex<TrailState>,
 }
 
 impl Trail {
@@ -145,16 +145,16 @@ impl Drop for Trail {
     }
 }
 
-fn encoding(headers: &HeaderMap) -> Encoding {
+fn encoding(headers: &HeaderMap) -> CopyEncoding {
     let text = |name| {
         headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok()).unwrap_or("")
     };
     let media_type = text(header::CONTENT_TYPE);
     match (media_type.split(';').next().unwrap_or_default(), text(header::CONTENT_ENCODING)) {
-        ("application/json", "") => Encoding::Json,
-        ("application/json", "gzip") => Encoding::GzippedJson,
-        ("application/yaml", "") => Encoding::Yaml,
-        _ => Encoding::Other,
+        ("application/json", "") => CopyEncoding::Json,
+        ("application/json", "gzip") => CopyEncoding::GzippedJson,
+        ("application/yaml", "") => CopyEncoding::Yaml,
+        _ => CopyEncoding::Other,
     }
 }
 

@@ -42,7 +42,7 @@ pub struct CipherKey {
 }
 
 enum Cipher {
-    AesGcm(LessSafeKey),
+    AesGcm(Box<LessSafeKey>),
     Secretbox(Box<XSalsa20Poly1305>),
 }
 
@@ -66,7 +66,7 @@ impl CipherKey {
         };
         let unbound = UnboundKey::new(algorithm, secret)
             .map_err(|_| InvalidKey { name: name.to_owned(), why: "is not usable".into() })?;
-        CipherKey::named("aesgcm", name, Cipher::AesGcm(LessSafeKey::new(unbound)))
+        CipherKey::named("aesgcm", name, Cipher::AesGcm(Box::new(LessSafeKey::new(unbound))))
     }
 
     /// A key for XSalsa20-Poly1305, of 32 bytes.

@@ -2,12 +2,17 @@
 //!
 //! Promise: each key occurs once, and iteration follows the order of the keys' bytes, so that equal
 //! objects print as equal bytes. Nearly all objects of an API are small: a sorted list finds a
-//! member as fast as a tree of nodes, with one allocation instead of one per node. Large objects
+//! member as fast as a tree of nodes, with few allocations instead of one per node. Large objects
 //! use a tree, so that no sequence of changes takes quadratic time.
+//!
+//! A clone shares the members until one of the two changes, so a write that copies an object to
+//! change one field copies only the objects around that field, and equality of shared members is
+//! known at once.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, btree_map};
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 use std::{fmt, slice, vec};
 
 use super::{MemberKey, Name, Value};
@@ -18,12 +23,12 @@ use crate::wide;
 pub struct Map(Members);
 
 #[derive(Clone)]
-#[expect(clippy::box_collection, reason = "few maps have many members, and all are this wide")]
 enum Members {
+    None,
     /// At most [`FEW_MAX`] members.
-    Few(Vec<Member>),
+    Few(Arc<Vec<Member>>),
     /// A map that once had more.
-    Many(Box<BTreeMap<MemberKey, Value>>),
+    Many(Arc<BTreeMap<MemberKey, Value>>),
 }
 
 type Member = (MemberKey, Value);
@@ -37,28 +42,26 @@ const SCANNED_MAX: usize = 24;
 impl Map {
     /// No members.
     pub const fn new() -> Map {
-        Map(Members::Few(Vec::new()))
+        Map(Members::None)
     }
 
     /// No members, with capacity for some.
     pub fn with_capacity(capacity: usize) -> Map {
-        Map(Members::Few(Vec::with_capacity(capacity.min(FEW_MAX))))
+        Map(Members::Few(Arc::new(Vec::with_capacity(capacity.min(FEW_MAX)))))
     }
 
     /// Members that are sorted and have distinct keys.
     pub(crate) fn sorted(members: Vec<Member>) -> Map {
-        Map(match members.len() > FEW_MAX {
-            true => Members::Many(Box::new(members.into_iter().collect())),
-            false => Members::Few(members),
+        Map(match members.len() {
+            0 => Members::None,
+            ..=FEW_MAX => Members::Few(Arc::new(members)),
+            _ => Members::Many(Arc::new(members.into_iter().collect())),
         })
     }
 
     /// Members in any order. The last one of several with the same key wins.
     fn of(mut members: Vec<Member>) -> Map {
-        if members.len() > FEW_MAX {
-            return Map(Members::Many(Box::new(members.into_iter().collect())));
-        }
-        if !members.is_sorted_by(|one, other| one.0 < other.0) {
+        if members.len() <= FEW_MAX && !members.is_sorted_by(|one, other| one.0 < other.0) {
             members.sort_by(|one, other| one.0.cmp(&other.0));
             members.dedup_by(|later, kept| {
                 let is_same = later.0 == kept.0;
@@ -68,13 +71,14 @@ impl Map {
                 is_same
             });
         }
-        Map(Members::Few(members))
+        Map::sorted(members)
     }
 
     /// The number of members.
     #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
+            Members::None => 0,
             Members::Few(members) => members.len(),
             Members::Many(members) => members.len(),
         }
@@ -84,6 +88,17 @@ impl Map {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether both share their members: then they are equal. Equal maps need not share them.
+    #[inline]
+    pub fn is_same(&self, other: &Map) -> bool {
+        match (&self.0, &other.0) {
+            (Members::None, Members::None) => true,
+            (Members::Few(one), Members::Few(other)) => Arc::ptr_eq(one, other),
+            (Members::Many(one), Members::Many(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
     }
 
     /// The value of a key.
@@ -101,6 +116,7 @@ impl Map {
     /// The value of a key, given the key's first eight bytes as a number.
     fn find(&self, begin: u64, key: &str) -> Option<&Value> {
         match &self.0 {
+            Members::None => None,
             Members::Few(members) => position(members, begin, key).map(|at| &members[at].1),
             Members::Many(members) => members.get(key),
         }
@@ -114,8 +130,15 @@ impl Map {
 
     fn find_mut(&mut self, begin: u64, key: &str) -> Option<&mut Value> {
         match &mut self.0 {
-            Members::Few(members) => position(members, begin, key).map(|at| &mut members[at].1),
-            Members::Many(members) => members.get_mut(key),
+            Members::None => None,
+            Members::Few(members) => {
+                let at = position(members, begin, key)?;
+                Some(&mut Arc::make_mut(members)[at].1)
+            }
+            Members::Many(members) => match members.contains_key(key) {
+                true => Arc::make_mut(members).get_mut(key),
+                false => None,
+            },
         }
     }
 
@@ -127,43 +150,54 @@ impl Map {
 
     /// Sets a member and returns its previous value.
     pub fn insert(&mut self, key: MemberKey, value: Value) -> Option<Value> {
-        let members = match &mut self.0 {
-            Members::Few(members) => members,
-            Members::Many(members) => return members.insert(key, value),
+        let at = match &mut self.0 {
+            Members::None => 0,
+            Members::Few(members) => match place(members, &key) {
+                Ok(at) => {
+                    let old = &mut Arc::make_mut(members)[at].1;
+                    return Some(std::mem::replace(old, value));
+                }
+                Err(at) => at,
+            },
+            Members::Many(members) => return Arc::make_mut(members).insert(key, value),
         };
-        match place(members, &key) {
-            Ok(at) => Some(std::mem::replace(&mut members[at].1, value)),
-            Err(at) => {
-                self.put(at, key, value);
-                None
-            }
-        }
+        self.put(at, key, value);
+        None
     }
 
     /// Inserts a member at its position.
     fn put(&mut self, at: usize, key: MemberKey, value: Value) -> &mut Value {
-        let members = &mut self.0;
-        if let Members::Few(few) = members
-            && few.len() == FEW_MAX
-        {
-            *members = Members::Many(Box::new(std::mem::take(few).into_iter().collect()));
+        match &mut self.0 {
+            Members::None => self.0 = Members::Few(Arc::default()),
+            Members::Few(few) if few.len() == FEW_MAX => {
+                let all = std::mem::take(Arc::make_mut(few)).into_iter().collect();
+                self.0 = Members::Many(Arc::new(all));
+            }
+            Members::Few(_) | Members::Many(_) => {}
         }
-        match members {
+        match &mut self.0 {
+            Members::None => unreachable!("it has members now"),
             Members::Few(members) => {
+                let members = Arc::make_mut(members);
                 members.insert(at, (key, value));
                 &mut members[at].1
             }
-            Members::Many(members) => members.entry(key).or_insert(value),
+            Members::Many(members) => Arc::make_mut(members).entry(key).or_insert(value),
         }
     }
 
     /// Removes a member and returns its value.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         match &mut self.0 {
+            Members::None => None,
             Members::Few(members) => {
-                position(members, wide::begin(key), key).map(|at| members.remove(at).1)
+                let at = position(members, wide::begin(key), key)?;
+                Some(Arc::make_mut(members).remove(at).1)
             }
-            Members::Many(members) => members.remove(key),
+            Members::Many(members) => match members.contains_key(key) {
+                true => Arc::make_mut(members).remove(key),
+                false => None,
+            },
         }
     }
 
@@ -171,6 +205,7 @@ impl Map {
     pub fn entry(&mut self, key: impl Into<MemberKey>) -> Entry<'_> {
         let key = key.into();
         let place = match &self.0 {
+            Members::None => Err(0),
             Members::Few(members) => place(members, &key),
             Members::Many(members) if members.contains_key(&key) => Ok(0),
             Members::Many(_) => Err(0),
@@ -180,16 +215,22 @@ impl Map {
             Err(at) => return Entry::Vacant(Vacant { map: self, at, key }),
         };
         Entry::Occupied(match &mut self.0 {
-            Members::Few(members) => &mut members[at].1,
-            Members::Many(members) => members.get_mut(&key).expect("it was found above"),
+            Members::None => unreachable!("the key was found above"),
+            Members::Few(members) => &mut Arc::make_mut(members)[at].1,
+            Members::Many(members) => {
+                Arc::make_mut(members).get_mut(&key).expect("it was found above")
+            }
         })
     }
 
     /// Removes the members for which `wanted` is false.
     pub fn retain(&mut self, mut wanted: impl FnMut(&MemberKey, &mut Value) -> bool) {
         match &mut self.0 {
-            Members::Few(members) => members.retain_mut(|(key, value)| wanted(key, value)),
-            Members::Many(members) => members.retain(wanted),
+            Members::None => {}
+            Members::Few(members) => {
+                Arc::make_mut(members).retain_mut(|(key, value)| wanted(key, value));
+            }
+            Members::Many(members) => Arc::make_mut(members).retain(wanted),
         }
     }
 
@@ -207,6 +248,7 @@ impl Map {
     #[inline]
     pub fn iter(&self) -> Iter<'_> {
         match &self.0 {
+            Members::None => Iter::Few([].iter()),
             Members::Few(members) => Iter::Few(members.iter()),
             Members::Many(members) => Iter::Many(members.iter()),
         }
@@ -216,8 +258,9 @@ impl Map {
     #[inline]
     pub fn iter_mut(&mut self) -> IterMut<'_> {
         match &mut self.0 {
-            Members::Few(members) => IterMut::Few(members.iter_mut()),
-            Members::Many(members) => IterMut::Many(members.iter_mut()),
+            Members::None => IterMut::Few([].iter_mut()),
+            Members::Few(members) => IterMut::Few(Arc::make_mut(members).iter_mut()),
+            Members::Many(members) => IterMut::Many(Arc::make_mut(members).iter_mut()),
         }
     }
 
@@ -403,8 +446,9 @@ impl IntoIterator for Map {
 
     fn into_iter(self) -> IntoIter {
         match self.0 {
-            Members::Few(members) => IntoIter::Few(members.into_iter()),
-            Members::Many(members) => IntoIter::Many(members.into_iter()),
+            Members::None => IntoIter::Few(Vec::new().into_iter()),
+            Members::Few(members) => IntoIter::Few(Arc::unwrap_or_clone(members).into_iter()),
+            Members::Many(members) => IntoIter::Many(Arc::unwrap_or_clone(members).into_iter()),
         }
     }
 }
@@ -437,8 +481,11 @@ impl Default for Map {
 
 impl PartialEq for Map {
     fn eq(&self, other: &Map) -> bool {
+        if self.is_same(other) {
+            return true;
+        }
         match (&self.0, &other.0) {
-            (Members::Few(one), Members::Few(other)) => one == other,
+            (Members::Few(one), Members::Few(other)) => **one == **other,
             _ => self.len() == other.len() && self.iter().eq(other),
         }
     }
@@ -486,6 +533,33 @@ mod tests {
                 map.iter().map(|(key, value)| (key.to_string(), value.clone())).collect();
             prop_assert_eq!(&found, &model.clone().into_iter().collect::<Vec<_>>());
             prop_assert_eq!(&map, &model.into_iter().collect::<Map>());
+        }
+    }
+
+    #[test]
+    fn a_change_of_a_clone_leaves_the_original_as_it_is() {
+        for count in [0, 3, 300] {
+            let map: Map = (0..count).map(|number| (number.to_string(), number)).collect();
+            let printed = format!("{map:?}");
+            let changes: [fn(&mut Map); 7] = [
+                |map| drop(map.insert("x".into(), 1.into())),
+                |map| drop(map.insert("1".into(), 7.into())),
+                |map| drop(map.remove("1")),
+                |map| drop(map.get_mut("1").map(Value::take)),
+                |map| map.iter_mut().for_each(|(_, value)| *value = Value::Null),
+                |map| map.retain(|_, _| false),
+                |map| drop(map.entry("1").or_insert(Value::Null).take()),
+            ];
+            for change in changes {
+                let mut clone = map.clone();
+                assert!(clone.is_same(&map));
+                change(&mut clone);
+                assert_eq!(format!("{map:?}"), printed);
+                assert_eq!(
+                    map,
+                    map.iter().map(|(key, value)| (key.clone(), value.clone())).collect()
+                );
+            }
         }
     }
 

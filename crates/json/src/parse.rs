@@ -9,10 +9,9 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use memchr::memchr2;
-
 use crate::path::Path;
 use crate::scan::Scanner;
+use crate::wide::length_before;
 use crate::{Map, MemberKey, Number, Text, Value};
 
 /// The deepest nesting of a document. A stack overflow cannot be caught, so everything that walks a
@@ -91,9 +90,23 @@ pub fn field_paths(body: &[u8]) -> Vec<String> {
 /// The length of the text up to a quote, a backslash or a control character, which a string must not
 /// contain.
 fn plain_length(bytes: &[u8]) -> usize {
-    let end = memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
-    bytes[..end].iter().position(|byte| *byte < b' ').unwrap_or(end)
+    length_before(bytes, is_end, &ENDS)
 }
+
+#[inline(always)]
+const fn is_end(byte: u8) -> bool {
+    (byte < b' ') | (byte == b'"') | (byte == b'\\')
+}
+
+static ENDS: [bool; 256] = {
+    let mut ends = [false; 256];
+    let mut byte = 0;
+    while byte < ends.len() {
+        ends[byte] = is_end(byte as u8);
+        byte += 1;
+    }
+    ends
+};
 
 struct Parser<'a> {
     text: &'a str,

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::ser::Formatter;
 
 use super::{Map, Value};
+use crate::wide::length_before;
 
 /// Compact JSON in which `<`, `>`, `&`, U+2028 and U+2029 are escaped.
 ///
@@ -77,20 +78,34 @@ pub fn push_string(out: &mut Vec<u8>, text: &str) {
 /// Writes the text between the quotes of a JSON string.
 pub fn push_text(out: &mut Vec<u8>, text: &str) {
     let mut rest = text.as_bytes();
-    while let Some(at) = rest.iter().position(|byte| SPECIAL[usize::from(*byte)]) {
-        out.extend_from_slice(&rest[..at]);
-        rest = &rest[at..];
+    loop {
+        let plain = length_before(rest, is_special, &SPECIAL);
+        out.extend_from_slice(&rest[..plain]);
+        rest = &rest[plain..];
+        if rest.is_empty() {
+            return;
+        }
         rest = &rest[push_letter(out, rest)..];
     }
-    out.extend_from_slice(rest);
 }
 
 /// Whether a byte is escaped, or may start a character that is.
+#[inline(always)]
+const fn is_special(byte: u8) -> bool {
+    (byte < b' ')
+        | (byte == b'"')
+        | (byte == b'&')
+        | (byte == b'<')
+        | (byte == b'>')
+        | (byte == b'\\')
+        | (byte == 0xE2)
+}
+
 static SPECIAL: [bool; 256] = {
     let mut special = [false; 256];
     let mut byte = 0;
     while byte < special.len() {
-        special[byte] = matches!(byte as u8, ..b' ' | b'"' | b'&' | b'<' | b'>' | b'\\' | 0xE2);
+        special[byte] = is_special(byte as u8);
         byte += 1;
     }
     special

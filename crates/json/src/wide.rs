@@ -1,6 +1,6 @@
 //! Several bytes at a time: the structure of 64 bytes of JSON, and the order of a text's first bytes.
 //!
-//! `Block` serves to skip long values; strings are searched with `memchr`.
+//! `Block` serves to skip long values; the scanner searches strings with `memchr`.
 
 use ::wide::{CmpEq, i8x16};
 
@@ -18,6 +18,25 @@ pub fn begin(text: &str) -> u64 {
         }
         _ => (0..8).fold(0, |word, at| word << 8 | u64::from(*bytes.get(at).unwrap_or(&0))),
     }
+}
+
+/// The length of the text before the first byte of a class, which `table` describes as well.
+/// Sixteen bytes are tested without a branch, which the compiler turns into vector comparisons.
+#[inline(always)]
+pub(crate) fn length_before(
+    bytes: &[u8],
+    is_in_class: impl Fn(u8) -> bool,
+    table: &[bool; 256],
+) -> usize {
+    let mut at = 0;
+    for chunk in bytes.as_chunks::<16>().0 {
+        if chunk.iter().fold(false, |found, byte| found | is_in_class(*byte)) {
+            break;
+        }
+        at += chunk.len();
+    }
+    let rest = &bytes[at..];
+    at + rest.iter().position(|byte| table[usize::from(*byte)]).unwrap_or(rest.len())
 }
 
 /// Prefix XOR: sets every bit from an opening quote up to its closing quote.

@@ -37,6 +37,15 @@ impl<'a> Node<'a> {
     pub(super) fn some(self) -> Option<Node<'a>> {
         (self.member || !self.below.is_empty()).then_some(self)
     }
+
+    /// Writes it as a member of its parent.
+    pub(super) fn write(&self, step: &Step<'_>, out: &mut Vec<u8>) {
+        out.push(b'"');
+        out.extend_from_slice(step.by.prefix().as_bytes());
+        push_text(out, &step.text);
+        out.extend_from_slice(b"\":");
+        self.below.write_node(self.member, out);
+    }
 }
 
 /// A path element from a node to its child, in wire order.
@@ -333,7 +342,8 @@ impl<'a> FieldSet<'a> {
         self.write_node(false, out);
     }
 
-    fn write_node(&self, member: bool, out: &mut Vec<u8>) {
+    /// Writes it as the content of a node, which may be a member itself.
+    pub(super) fn write_node(&self, member: bool, out: &mut Vec<u8>) {
         out.push(b'{');
         let mut first = true;
         if member && !self.is_empty() {
@@ -344,11 +354,7 @@ impl<'a> FieldSet<'a> {
             if !std::mem::take(&mut first) {
                 out.push(b',');
             }
-            out.push(b'"');
-            out.extend_from_slice(step.by.prefix().as_bytes());
-            push_text(out, &step.text);
-            out.extend_from_slice(b"\":");
-            node.below.write_node(node.member, out);
+            node.write(step, out);
         }
         out.push(b'}');
     }

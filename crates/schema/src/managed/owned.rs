@@ -96,6 +96,11 @@ impl<'a> Owned<'a> {
         if self.covers(&other) {
             return self;
         }
+        if let Owned::Stored(text) = &self
+            && let Some(both) = FieldSet::union_stored(text, &other)
+        {
+            return Owned::Stored(both.into());
+        }
         let mut set = self.into_set();
         set.union(other);
         Owned::Set(set)

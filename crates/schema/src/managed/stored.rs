@@ -33,6 +33,17 @@ impl<'a> FieldSet<'a> {
         }
         reader.is_at_end().then_some(left)
     }
+
+    /// The text of a stored set with the fields of another one; `None` if it must be parsed to know.
+    pub(super) fn union_stored(text: &str, other: &FieldSet<'_>) -> Option<String> {
+        if text == "{}" {
+            return None; // here it is an empty set; elsewhere it is a field
+        }
+        let mut reader = Reader::new(text);
+        let mut both = Vec::with_capacity(text.len() + 64);
+        reader.more(other, false, &mut both)?;
+        reader.is_at_end().then(|| String::from_utf8(both).ok())?
+    }
 }
 
 /// The relation of two sets.
@@ -197,6 +208,62 @@ impl<'a> Reader<'a> {
         Some(any || member)
     }
 
+    /// Copies a node with the descendants of another set, and as a member if the other set `adds` it.
+    fn more(&mut self, other: &FieldSet<'_>, adds: bool, out: &mut Vec<u8>) -> Option<()> {
+        self.take(b'{')?;
+        if self.take(b'}').is_some() {
+            other.write_node(true, out);
+            return Some(());
+        }
+        out.push(b'{');
+        let start = out.len();
+        let mut theirs = other.0.iter().peekable();
+        let mut last = None;
+        loop {
+            let from = self.at.offset();
+            let key = self.key()?;
+            let is_first = out.len() == start;
+            if key == "." {
+                self.skip()?;
+                (is_first && self.at.peek() == Some(b',')).then_some(())?;
+                out.extend_from_slice(br#"".":{}"#);
+            } else {
+                if is_first && adds {
+                    out.extend_from_slice(br#"".":{}"#);
+                }
+                let step = Step::read(key)??;
+                while let Some((their, node)) = theirs.next_if(|(their, _)| *their < step) {
+                    push_comma(out, start);
+                    node.write(their, out);
+                }
+                push_comma(out, start);
+                out.extend_from_slice(&self.text.as_bytes()[from..self.at.offset()]);
+                match theirs.next_if(|(their, _)| *their == step) {
+                    Some((_, node)) => self.more(&node.below, node.member, out)?,
+                    None => {
+                        let from = self.at.offset();
+                        self.skip()?;
+                        out.extend_from_slice(&self.text.as_bytes()[from..self.at.offset()]);
+                    }
+                }
+                if last.is_some_and(|last| last >= step) {
+                    return None;
+                }
+                last = Some(step);
+            }
+            if self.take(b',').is_none() {
+                break;
+            }
+        }
+        self.take(b'}')?;
+        for (their, node) in theirs {
+            push_comma(out, start);
+            node.write(their, out);
+        }
+        out.push(b'}');
+        Some(())
+    }
+
     /// Skips a node.
     fn skip(&mut self) -> Option<()> {
         (self.at.peek() == Some(b'{')).then_some(())?;
@@ -209,8 +276,19 @@ impl<'a> Reader<'a> {
 
     /// Reads a key and its colon.
     fn key(&mut self) -> Option<Cow<'a, str>> {
-        let key = self.at.string().ok()?;
+        let span = self.at.string().ok()?;
         self.take(b':')?;
-        self.at.text(key).ok()
+        let key = self.text.get(span.start as usize..span.end as usize)?;
+        match key.as_bytes().contains(&b'\\') {
+            true => self.at.text(span).ok(),
+            false => Some(Cow::Borrowed(key)),
+        }
+    }
+}
+
+/// Separates a member from those since `start`, if there are any.
+fn push_comma(out: &mut Vec<u8>, start: usize) {
+    if out.len() > start {
+        out.push(b',');
     }
 }

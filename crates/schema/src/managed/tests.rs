@@ -711,6 +711,13 @@ proptest! {
         left.write(&mut expected);
         let left = FieldSet::subtract_stored(&text, &other);
         prop_assert_eq!(left, Some(String::from_utf8(expected).unwrap()));
+        let mut both = one.clone();
+        both.union(other.clone());
+        let mut expected = Vec::new();
+        both.write(&mut expected);
+        let both = FieldSet::union_stored(&text, &other);
+        let expected = (text != "{}").then(|| String::from_utf8(expected).unwrap());
+        prop_assert_eq!(both, expected);
         prop_assert_eq!(FieldSet::stored(&text), Some(one));
     }
 

@@ -196,6 +196,12 @@ fn items<'a>(object: &'a mut Object, path: &[&str]) -> impl Iterator<Item = &'a 
     list.into_iter().flatten().filter_map(Value::as_object_mut)
 }
 
+/// The objects of a list.
+fn objects<'a>(object: &'a Object, path: &[&str]) -> impl Iterator<Item = &'a Object> {
+    let list = get(object, path).and_then(Value::as_array);
+    list.into_iter().flatten().filter_map(Value::as_object)
+}
+
 /// Sets `apiVersion` and `kind` of the claim templates of a StatefulSet.
 fn claim_templates(spec: &mut Object) {
     for claim in items(spec, &["volumeClaimTemplates"]) {
@@ -298,6 +304,10 @@ fn pod_ips(status: &mut Object) {
 /// Sets missing requests of a pod, not of a template, to the limits.
 fn requests_from_limits(pod: &mut Object) {
     for list in ["containers", "initContainers"] {
+        // Most pods lack none, and what is only read stays shared with the stored pod.
+        if !objects(pod, &["spec", list]).any(lacks_requests) {
+            continue;
+        }
         for container in items(pod, &["spec", list]) {
             if let Some(Value::Object(resources)) = container.get_mut("resources") {
                 fill(resources, "requests", "limits");
@@ -308,6 +318,17 @@ fn requests_from_limits(pod: &mut Object) {
         && seconds.as_i64().is_some_and(|seconds| seconds < 0)
     {
         set(pod, &["spec", "terminationGracePeriodSeconds"], 1.into());
+    }
+}
+
+/// Whether a container has a limit without a request.
+fn lacks_requests(container: &Object) -> bool {
+    let Some(Value::Object(limits)) = get(container, &["resources", "limits"]) else {
+        return false;
+    };
+    match get(container, &["resources", "requests"]) {
+        Some(Value::Object(requests)) => limits.keys().any(|name| !requests.contains_key(name)),
+        _ => true,
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use headwater_json::{Value, json};
 
-use super::{Object, is_zero, items, set, text};
+use super::{Object, is_zero, items, objects, set, text};
 use crate::types::{Types, get, is_absent};
 use headwater_api::kind::Kind;
 use headwater_api::quantity::Quantity;
@@ -112,11 +112,11 @@ fn pod_again(pod: &mut Object, old: &Object) {
 /// Adds the default tolerations of five minutes for unreachable nodes.
 fn eviction_tolerations(spec: &mut Object) {
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
-        let covers = |toleration: &mut Object| {
+        let covers = |toleration: &Object| {
             let names = text(toleration, "key").is_empty() || text(toleration, "key") == key;
             names && matches!(text(toleration, "effect"), "" | "NoExecute")
         };
-        if items(spec, &["tolerations"]).any(covers) {
+        if objects(spec, &["tolerations"]).any(covers) {
             continue;
         }
         let mut toleration =

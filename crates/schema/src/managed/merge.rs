@@ -20,9 +20,10 @@ fn merge<S: Structure>(
     structure: S,
 ) -> Option<Value> {
     let (Some(current), Some(wanted)) = (ours, theirs) else { return theirs.or(ours).cloned() };
-    // Usually the values are equal, and equality is much cheaper than the walk below.
+    // Usually the values are equal, and equality is much cheaper than the walk below. What an apply
+    // does not change is shared with the current object, so later comparisons end at once.
     if current == wanted {
-        return Some(wanted.clone());
+        return Some(current.clone());
     }
     Some(match (structure.form(), current, wanted) {
         (Form::Map | Form::Deduced, Value::Object(ours), Value::Object(theirs)) => {
@@ -52,7 +53,8 @@ fn merge_maps<S: Structure>(ours: &Map, theirs: &Map, structure: S) -> Map {
         };
         Some((key, value?))
     });
-    merged.collect()
+    let merged: Map = merged.collect();
+    if merged == *ours { ours.clone() } else { merged }
 }
 
 /// Merges lists: elements of the configuration in its order; other elements stay before the shared

@@ -58,6 +58,7 @@ fn on_update(attempt: &mut Attempt<'_>, old: &Value) {
     if matches!(attempt.subresource, "" | "scale") {
         defaults::prepare_for_update(attempt.kind.storage(), attempt.new, old);
     }
+    share_unchanged(attempt.new, old);
     let before = &old["metadata"];
     let metadata = metadata(attempt.new);
     metadata.remove("selfLink");
@@ -77,6 +78,17 @@ fn on_update(attempt: &mut Attempt<'_>, old: &Value) {
         if spec_changed(attempt.kind, attempt.new, old) {
             let metadata = self::metadata(attempt.new);
             metadata.insert("generation".into(), (generation + 1).into());
+        }
+    }
+}
+
+/// Shares the members that an update leaves as they are with the stored object: the steps that
+/// follow compare both several times, and shared members are equal at once.
+fn share_unchanged(new: &mut Value, old: &Value) {
+    for (key, value) in new.as_object_mut().into_iter().flatten() {
+        match old.get(key.as_str()) {
+            Some(old) if *old == *value => *value = old.clone(),
+            _ => {}
         }
     }
 }

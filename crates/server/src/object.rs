@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use headwater_api::{EventType, Object, Revision, Status};
 use headwater_json::push_member;
-use headwater_json::scan::Malformed;
+use headwater_json::scan::{self, Malformed};
 use headwater_json::{Map, Value};
 use headwater_schema::decode;
 
@@ -56,6 +56,17 @@ fn push_metadata(bytes: &mut Vec<u8>, metadata: &Map) {
     bytes.push(b'}');
 }
 
+/// The bytes of a stored object, with the metadata of `value` instead of its own.
+pub(crate) fn with_metadata(stored: &[u8], value: &Value) -> Vec<u8> {
+    let span = scan::find(stored, &["metadata"]).unwrap_or_default();
+    let mut bytes = Vec::with_capacity(stored.len() + 128);
+    bytes.extend_from_slice(&stored[..span.start as usize]);
+    let empty = Map::new();
+    push_metadata(&mut bytes, value["metadata"].as_object().unwrap_or(&empty));
+    bytes.extend_from_slice(&stored[span.end as usize..]);
+    bytes
+}
+
 /// Parses a stored object.
 pub(crate) fn tree(bytes: &[u8]) -> Result<Value, Status> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
@@ -70,6 +81,19 @@ pub(crate) fn tree(bytes: &[u8]) -> Result<Value, Status> {
 pub(crate) fn packed_tree(bytes: &[u8]) -> Result<Value, Status> {
     decode::stored(bytes)
         .map_err(|error| status::internal(format!("a stored object cannot be read: {error}")))
+}
+
+/// Parses the metadata of a stored object, as [`packed_tree`] does, and these other fields.
+pub(crate) fn partial_tree(bytes: &[u8], fields: &[[&str; 2]]) -> Result<Value, Status> {
+    let text = |path: &[&str]| scan::find(bytes, path).map(|span| span.of(bytes));
+    let metadata = text(&["metadata"]).unwrap_or(b"{}");
+    let mut value = packed_tree(&[b"{\"metadata\":", metadata, b"}"].concat())?;
+    for [member, field] in fields {
+        if let Some(text) = text(&[member, field]) {
+            value[*member][*field] = packed_tree(text)?;
+        }
+    }
+    Ok(value)
 }
 
 /// One version of an object as a tree, with its revision.
@@ -178,5 +202,27 @@ mod tests {
         let expected =
             r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x"},"data":{"a":"b"}}"#;
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn an_object_whose_metadata_changes_prints_like_the_complete_tree() {
+        let mut value = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "x", "managedFields": "[{\"manager\":\"m\"}]", "resourceVersion": "7"},
+            "spec": {"nodeName": "n", "containers": [{"name": "metadata"}]},
+            "status": {"phase": "Running"},
+        });
+        let stored = canonical(&value);
+        let fields = [["spec", "nodeName"], ["status", "phase"], ["status", "absent"]];
+        let mut partial = partial_tree(&stored, &fields).unwrap();
+        let expected = json!({
+            "metadata": {"name": "x", "managedFields": "[{\"manager\":\"m\"}]"},
+            "spec": {"nodeName": "n"}, "status": {"phase": "Running"},
+        });
+        assert_eq!(partial, expected);
+        for value in [&mut value, &mut partial] {
+            metadata(value).insert("deletionTimestamp".into(), "2026-01-01T00:00:00Z".into());
+        }
+        assert_eq!(with_metadata(&stored, &partial), canonical(&value));
     }
 }

@@ -3,7 +3,6 @@
 //! River: DELETE → **delete** → store. An object with a finalizer or a grace period is
 //! marked, which is an update; any other object is removed (S2.40–S2.47).
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,8 +24,8 @@ use crate::commit::{CommitOutcome, CompanionWrites, commit, put};
 use crate::kinds::custom;
 use crate::kinds::registry::Served;
 use crate::kinds::versions;
-use crate::object::object_key;
-use crate::object::{Current, canonical, finalizers, is_deleting, meta, metadata, wire};
+use crate::object::{Current, canonical, finalizers, is_deleting, meta, metadata};
+use crate::object::{object_key, packed_tree, partial_tree, wire, with_metadata};
 use crate::request::call::Call;
 use crate::request::decode;
 use crate::request::route::ResourcePath;
@@ -145,6 +144,28 @@ pub(crate) async fn forget(
     }
 }
 
+/// An object to delete.
+struct Target {
+    /// Complete, or only what a deletion reads.
+    current: Current,
+    /// The stored bytes, if only their metadata is parsed.
+    bytes: Option<Bytes>,
+}
+
+impl Target {
+    /// The bytes to store for a changed value.
+    fn print(&self, value: &Value) -> Bytes {
+        match &self.bytes {
+            Some(bytes) => with_metadata(bytes, value).into(),
+            None => canonical(value).into(),
+        }
+    }
+}
+
+/// What the deletion of a pod reads besides its metadata.
+const READ: [[&str; 2]; 3] =
+    [["spec", "nodeName"], ["spec", "terminationGracePeriodSeconds"], ["status", "phase"]];
+
 /// One deletion.
 struct Delete<'a> {
     server: &'a Server,
@@ -194,17 +215,17 @@ impl Delete<'_> {
         let cache = self.server.cache();
         cache.consistent().await.map_err(|error| status::from_cache(&error))?;
         let snapshot = cache.snapshot(&cache.resource(&self.kind.prefix));
-        let mut current = snapshot.get(&self.key).map(|object| Current::of(object)).transpose()?;
+        let mut current = snapshot.get(&self.key).map(|object| self.read(object)).transpose()?;
         // The object with the mark of this deletion, which is stored before it is removed.
         let mut marked: Option<Object> = None;
         loop {
             let state = match (&current, marked.take()) {
                 (Some(state), None) => {
-                    self.check_preconditions(state)?;
+                    self.check_preconditions(&state.current)?;
                     state
                 }
                 // The mark changed the resourceVersion: preconditions were checked before it.
-                (Some(state), Some(own)) if meta(&state.value, "uid") == own.uid() => {
+                (Some(state), Some(own)) if meta(&state.current.value, "uid") == own.uid() => {
                     marked = Some(own);
                     state
                 }
@@ -216,57 +237,77 @@ impl Delete<'_> {
             match self.attempt(state).await? {
                 Tried::Done(deleted) => return Ok(deleted),
                 Tried::Again { actual, marked: own } => {
-                    let actual =
-                        actual.as_ref().map(|record| versions::read_stored(self.kind, record));
-                    current = actual.transpose()?;
+                    let read = |record| versions::read_stored(self.kind, record);
+                    let actual = actual.as_ref().map(read).transpose()?;
+                    current = actual.map(|current| Target { current, bytes: None });
                     marked = own.or(marked);
                 }
             }
         }
     }
 
-    async fn admit(&self, current: &Current) -> Result<(), Status> {
-        let Some(call) = self.call else { return Ok(()) };
-        let removal = Removal {
-            kind: self.kind,
-            namespace: meta(&current.value, "namespace"),
-            name: self.name,
-            object: &current.value,
-            dry_run: self.options.dry_run,
-        };
-        admit_removal(self.server, self.server.admission(), call, removal).await
+    /// Reads a cached object; only its metadata, if the deletion of its kind concerns nothing else.
+    fn read(&self, object: &Object) -> Result<Target, Status> {
+        let kind = self.kind;
+        let is_changed = is_namespace(kind) || custom::is_definition(kind);
+        if is_changed || claims::is_service(kind) || kind.conversion().is_some() {
+            return Ok(Target { current: Current::of(object)?, bytes: None });
+        }
+        let fields = if kind.traits.graceful { &READ[..] } else { &[] };
+        let value = partial_tree(object.as_slice(), fields)?;
+        let current = Current { value, revision: object.revision() };
+        Ok(Target { current, bytes: Some(object.bytes()) })
     }
 
-    async fn attempt(&self, current: &Current) -> Result<Tried, Status> {
+    async fn admit(&self, target: &Target) -> Result<(), Status> {
+        let Some(call) = self.call else { return Ok(()) };
+        let admission = self.server.admission();
+        if admission.extensions.current().is_none() {
+            return Ok(());
+        }
+        let whole = target.bytes.as_ref().map(|bytes| packed_tree(bytes)).transpose()?;
+        let object = whole.as_ref().unwrap_or(&target.current.value);
+        let removal = Removal {
+            kind: self.kind,
+            namespace: meta(object, "namespace"),
+            name: self.name,
+            object,
+            dry_run: self.options.dry_run,
+        };
+        admit_removal(self.server, admission, call, removal).await
+    }
+
+    async fn attempt(&self, target: &Target) -> Result<Tried, Status> {
+        let current = &target.current;
         let plan = self.plan(&current.value);
         let is_gone = matches!(plan, Plan::Remove | Plan::MarkAndRemove(_));
         let (value, marks) = match plan {
             Plan::Keep => {
-                let shown = self.shown(&current.value, false).await?;
+                let bytes = target.print(&current.value);
+                let shown = self.shown(&current.value, bytes, false).await?;
                 return self.done(&shown, current.revision, false);
             }
             Plan::Remove => (current.value.clone(), false),
             Plan::Mark(value) | Plan::MarkAndRemove(value) => (value, true),
         };
+        let bytes = target.print(&value);
         // Before the commit: if the response cannot be built, nothing is deleted.
-        let shown = self.shown(&value, is_gone).await?;
+        let shown = self.shown(&value, bytes.clone(), is_gone).await?;
         if self.options.dry_run {
             return self.done(&shown, current.revision, is_gone);
         }
         let mut marked = None;
         let mut revision = current.revision;
         if marks {
-            let (key, bytes) = (self.store_key(), canonical(&value));
-            match put(self.server.store(), self.kind, key, Guard::At(revision), bytes.into())
-                .await?
-            {
+            let guard = Guard::At(revision);
+            match put(self.server.store(), self.kind, self.store_key(), guard, bytes).await? {
                 CommitOutcome::Stored(at) => revision = at,
                 CommitOutcome::Conflict(actual) => {
                     return Ok(Tried::Again { actual, marked: None });
                 }
                 CommitOutcome::Contended(key) => return Err(status::unexpected_conflict(&key)),
             }
-            let object = wire(&canonical(&shown), revision)?;
+            let object = wire(&shown, revision)?;
             if !is_gone {
                 return Ok(Tried::Done(Deleted { object, is_gone }));
             }
@@ -282,13 +323,15 @@ impl Delete<'_> {
         }
     }
 
-    /// The object of the response, converted by webhook if the kind has one. A removed object is not
-    /// shown, and deletions of the server itself have no response.
-    async fn shown<'a>(&self, value: &'a Value, is_gone: bool) -> Result<Cow<'a, Value>, Status> {
+    /// The object of the response, of which `bytes` are the stored form; converted by webhook if the
+    /// kind has one. A removed object is not shown, and deletions of the server itself have no
+    /// response.
+    async fn shown(&self, value: &Value, bytes: Bytes, is_gone: bool) -> Result<Bytes, Status> {
         if self.kind.conversion().is_none() || is_gone || self.call.is_none() {
-            return Ok(Cow::Borrowed(value));
+            return Ok(bytes);
         }
-        versions::tree(self.server.converter(), self.kind, value.clone()).await.map(Cow::Owned)
+        let converted = versions::tree(self.server.converter(), self.kind, value.clone()).await?;
+        Ok(canonical(&converted).into())
     }
 
     /// Removes the object with its companions.
@@ -308,8 +351,8 @@ impl Delete<'_> {
         }
     }
 
-    fn done(&self, value: &Value, revision: Revision, is_gone: bool) -> Result<Tried, Status> {
-        let object = wire(&canonical(value), revision)?;
+    fn done(&self, shown: &[u8], revision: Revision, is_gone: bool) -> Result<Tried, Status> {
+        let object = wire(shown, revision)?;
         Ok(Tried::Done(Deleted { object, is_gone }))
     }
 

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use headwater_server::Limits;
 use headwater_server::pki::Pki;
 
+mod address;
 mod audit;
 mod controllers;
 mod etcd;
@@ -27,7 +28,6 @@ pub(crate) use quantity::{ByteSize, parse_bytes, parse_duration};
     version,
     about,
     max_term_width = 100,
-    disable_help_subcommand = true,
     after_long_help = EXAMPLES
 )]
 pub(crate) struct Flags {
@@ -41,7 +41,8 @@ pub(crate) struct Flags {
         global = true,
         env = "HEADWATER_LOG",
         default_value = "warn",
-        value_name = "LEVEL"
+        value_name = "LEVEL",
+        value_parser = address::parse_log
     )]
     pub(crate) log: String,
 }
@@ -80,6 +81,8 @@ pub(crate) enum Command {
     Envtest(EnvtestFlags),
     /// Measure a server: writes, lists, watches, starting
     Bench(headwater_bench::Flags),
+    /// Print the version
+    Version,
 }
 
 const DEV_EXAMPLES: &str = "\
@@ -115,11 +118,15 @@ pub(crate) struct ServeFlags {
     pub(crate) store: StoreKind,
 
     /// Address to serve HTTPS on; port 0 selects a free port
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443", value_parser = address::parse_bind)]
     pub(crate) bind: SocketAddr,
 
+    /// Names the flag that sets the port; never has a value.
+    #[arg(long, hide = true, value_name = "N", value_parser = address::refuse_port)]
+    pub(crate) port: Option<u16>,
+
     /// Loopback address to serve plain HTTP on, where every client is the administrator
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address::parse_bind)]
     pub(crate) insecure_bind: Option<SocketAddr>,
 
     /// Allow webhooks on loopback addresses even if --bind is not a loopback address
@@ -224,12 +231,14 @@ pub(crate) struct EnvtestFlags {
 /// The server that a command connects to.
 #[derive(Debug, Args)]
 pub(crate) struct RemoteFlags {
-    /// Kubeconfig of an administrator of the server
+    /// Kubeconfig of an administrator of the server; of a list such as a:b, the first file that
+    /// exists
     #[arg(
         long,
         value_name = "FILE",
         env = "KUBECONFIG",
-        default_value = "./.headwater/admin.kubeconfig"
+        default_value = "./.headwater/admin.kubeconfig",
+        value_parser = address::parse_kubeconfig
     )]
     pub(crate) kubeconfig: PathBuf,
 }
@@ -327,6 +336,9 @@ mod tests {
             [pods(10), ("deployments.apps".to_owned(), 5)]
         );
         assert!(sizes("pods").unwrap_err().contains("pods=1000"));
+        assert!(sizes("podz=3").unwrap_err().contains("no built-in resource"));
+        assert!(sizes("deployments=3").unwrap_err().contains("deployments.apps"));
+        assert!(sizes("widgets.example.org=3").is_ok(), "a custom resource");
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub fn main() -> ExitCode {
 fn describe(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.ends_with(&cause) {
+        if !text.contains(&cause) {
             text = format!("{text}: {cause}");
         }
     }
@@ -76,6 +76,10 @@ fn run(flags: Flags) -> Result<()> {
             Command::Pki(flags) => pki::run(&flags),
             Command::Envtest(flags) => envtest::link(&flags),
             Command::Bench(flags) => Box::pin(bench(flags)).await,
+            Command::Version => {
+                print::data(concat!("headwater ", env!("CARGO_PKG_VERSION")));
+                Ok(())
+            }
         }
     })
 }
@@ -96,4 +100,19 @@ fn log_to_stderr(filter: &str) -> Result<()> {
         .with_ansi(std::io::stderr().is_terminal())
         .init();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_named_once() {
+        let cause = std::io::Error::from_raw_os_error(2);
+        let text = cause.to_string();
+        let error = anyhow::Error::new(cause)
+            .context(format!("cannot open x: {text}; try --salvage"))
+            .context("cannot start");
+        assert_eq!(describe(&error), format!("cannot start: cannot open x: {text}; try --salvage"));
+    }
 }

@@ -146,6 +146,9 @@ async fn until_stopped(
         error = running.failed() => Some(error.into()),
         error = controllers.failed() => Some(error),
     };
+    if failure.is_none() {
+        print::note("stopping; a second signal exits at once");
+    }
     tokio::select! {
         biased;
         () = signals.next() => std::process::exit(SECOND_SIGNAL),

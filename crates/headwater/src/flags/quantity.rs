@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use headwater_api::kind::builtin;
+
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ByteSize(pub(crate) u64);
@@ -55,7 +57,26 @@ pub(super) fn parse_size(text: &str) -> Result<(String, usize), String> {
     let wrong = || format!("{text:?} is not RESOURCE=N, such as pods=1000");
     let (resource, number) = text.split_once(['=', '#']).ok_or_else(wrong)?;
     let number = number.parse().map_err(|_| wrong())?;
-    if resource.is_empty() { Err(wrong()) } else { Ok((resource.to_owned(), number)) }
+    if resource.is_empty() {
+        return Err(wrong());
+    }
+    // Resources with a dot may be custom ones, which are not known at the start.
+    if !resource.contains('.') {
+        check_core_resource(resource)?;
+    }
+    Ok((resource.to_owned(), number))
+}
+
+fn check_core_resource(plural: &str) -> Result<(), String> {
+    let kinds = builtin();
+    let mut groups = kinds.iter().filter(|kind| kind.plural == plural).map(|kind| &kind.group);
+    match groups.next() {
+        None => Err(format!("there is no built-in resource {plural:?}")),
+        Some(group) if !group.is_empty() && groups.all(|group| !group.is_empty()) => {
+            Err(format!("{plural:?} needs its group: {plural}.{group}"))
+        }
+        Some(_) => Ok(()),
+    }
 }
 
 fn split_number(text: &str) -> Option<(u64, &str)> {

@@ -48,9 +48,12 @@ fn a_server_in_memory_leaves_no_files() {
 #[test]
 fn sigterm_and_sigint_stop_it_with_exit_code_0() {
     for signal in ["TERM", "INT"] {
-        let mut server = Process::serve(&["--memory"]);
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let mut server = Process::serve_logging_to(log.reopen().unwrap().into(), &["--memory"]);
         server.signal(signal);
         assert_eq!(server.wait().code(), Some(0), "{signal}");
+        let log = fs::read_to_string(log.path()).unwrap();
+        assert!(log.contains("a second signal exits at once"), "{signal}: {log}");
     }
 }
 
@@ -205,5 +208,7 @@ fn a_command_without_a_server_names_the_command_to_start_one() {
 #[test]
 fn invalid_flags_have_their_own_exit_code() {
     assert_eq!(run(&["serve", "--no-such-flag"]).status.code(), Some(2));
-    assert_eq!(run(&["--help"]).status.code(), Some(0));
+    for help in [&["--help"][..], &["help"], &["help", "serve"], &["version"]] {
+        assert_eq!(run(help).status.code(), Some(0), "{help:?}");
+    }
 }

@@ -89,6 +89,15 @@ fn a_damaged_backup_is_refused_before_anything_is_written() {
 }
 
 #[test]
+fn a_file_that_is_no_backup_is_not_called_truncated() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, "a: 1\n").unwrap();
+    check(&run(&["verify", text(file.path())]), 1, "not a Headwater backup");
+    fs::write(&file, "headwater").unwrap();
+    check(&run(&["verify", text(file.path())]), 1, "truncated");
+}
+
+#[test]
 fn a_server_in_memory_refuses_a_backup() {
     let dir = tempfile::tempdir().unwrap();
     let (kubeconfig, backup) = (dir.path().join("kubeconfig"), dir.path().join("backup"));
@@ -104,6 +113,8 @@ fn a_read_before_the_compacted_revision_returns_410() {
     let answer = case.server.get("/api/v1/namespaces?limit=1");
     let (_, rest) = answer.split_once("\"resourceVersion\":\"").unwrap();
     let newest = rest.split('"').next().unwrap();
+    let future = case.command(&["compact", "--revision", "99999999"]);
+    check(&future, 1, "revision 99999999 is in the future");
     check(&case.command(&["compact", "--revision", newest]), 0, newest);
     let gone = case.server.get("/api/v1/namespaces?resourceVersion=2&resourceVersionMatch=Exact");
     assert!(gone.starts_with("HTTP/1.1 410 "), "{gone}");

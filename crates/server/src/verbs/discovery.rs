@@ -64,6 +64,11 @@ pub(crate) async fn path(
 async fn compact(server: &Server, call: &Call) -> Result<Response, Status> {
     let revision = Revision::parse(call.query.text("revision"))
         .ok_or_else(|| status::bad_request("revision must be a number"))?;
+    let newest = server.cache().consistent().await.map_err(|error| status::from_cache(&error))?;
+    if revision > newest {
+        let why = format!("revision {revision} is in the future: the newest is {newest}");
+        return Err(status::bad_request(&why));
+    }
     server.cache().compact(revision).await.map_err(|error| status::from_cache(&error))?;
     Ok(encode::value(call, StatusCode::OK, &json!({ "compacted": revision.0 })))
 }

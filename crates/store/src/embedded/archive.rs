@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 
 use headwater_api::Revision;
@@ -290,13 +290,12 @@ struct FrameReader<'a> {
 
 impl FrameReader<'_> {
     fn magic(&mut self) -> Result<(), Error> {
-        let mut magic = [0; MAGIC.len()];
-        self.read(&mut magic)?;
-        if &magic == MAGIC {
-            Ok(())
-        } else {
-            Err(self.damaged("the file is not a Headwater backup"))
+        // A short file of something else is not a truncated backup.
+        let there = self.input.fill_buf().unwrap_or_default();
+        if !MAGIC.starts_with(&there[..there.len().min(MAGIC.len())]) {
+            return Err(self.damaged("the file is not a Headwater backup"));
         }
+        self.read(&mut [0; MAGIC.len()])
     }
 
     /// The next payload, with its checksum verified.

@@ -24,6 +24,7 @@ mod policy;
 pub(crate) mod quota;
 pub(crate) mod request;
 mod resources;
+mod signing;
 mod system;
 mod validation;
 mod webhook;
@@ -106,8 +107,12 @@ enum RequestStep {
     MutatingExtensions,
     /// Warnings about the expressions of a policy.
     PolicyTypes,
+    /// The user of a certificate signing request.
+    Requester,
     /// Owner references that block deletion.
     OwnerReferences,
+    /// The rights to approve and to sign certificates.
+    SignerRights,
     /// Validating policies, then validating webhooks.
     ValidatingExtensions,
     /// The quotas of the namespace. The last step that may reject: only stored objects count.
@@ -136,6 +141,8 @@ const STEPS: &[AdmissionStep] = {
         own(Mutate, "LimitRangerDefaults", &limits::LimitDefaults),
         request(Mutate, "MutatingExtensions", R::MutatingExtensions),
         own(Object, "SystemFields", &system::SystemFields),
+        request(Object, "Requester", R::Requester),
+        own(Object, "SigningStatus", &signing::SigningStatus),
         own(Object, "NamespaceLabels", &namespaces::NamespaceLabels),
         own(Object, "Definitions", &Definitions),
         own(Object, "Validation", &validation::FieldValidation),
@@ -143,6 +150,8 @@ const STEPS: &[AdmissionStep] = {
         own(Object, "LimitRanger", &limits::Limits),
         request(Object, "PolicyTypes", R::PolicyTypes),
         request(Validate, "OwnerReferencesPermissionEnforcement", R::OwnerReferences),
+        own(Validate, "CertificateSubjectRestriction", &signing::SubjectRestriction),
+        request(Validate, "CertificateApprovalAndSigning", R::SignerRights),
         request(Validate, "ValidatingExtensions", R::ValidatingExtensions),
         request(Validate, "ResourceQuota", R::Quota),
         own(Store, "StoredForm", &StoredForm),
@@ -280,6 +289,8 @@ impl Pass<'_> {
             (RequestStep::PolicyTypes, _) => {
                 policy::typecheck::settle(backend, attempt.kind, attempt.new, attempt.old);
             }
+            (RequestStep::Requester, _) => signing::name_requester(attempt, &call.identity),
+            (RequestStep::SignerRights, _) => signing::check_rights(attempt, &call.identity)?,
             (RequestStep::OwnerReferences, _) => {
                 owners::check(attempt, &call.identity, backend)?;
             }
@@ -321,6 +332,7 @@ const ADDED_TO: &[(&str, &str)] = &[
     ("", "pods"),
     ("", "services"),
     ("batch", "jobs"),
+    ("certificates.k8s.io", "certificatesigningrequests"),
     ("networking.k8s.io", "ingresses"),
 ];
 

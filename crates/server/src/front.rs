@@ -9,3 +9,4 @@ pub mod pki;
 pub mod identity;
 pub mod token_file;
 pub mod service_account;
+pub mod certificates;

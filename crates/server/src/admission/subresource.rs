@@ -21,7 +21,7 @@ pub(crate) fn restrict_to_subresource(
     };
     let asked = std::mem::replace(new, old.clone());
     copy(new, &asked, part);
-    if subresource == "status" && !kind.custom {
+    if matches!(subresource, "status" | "approval") && !kind.custom {
         take_metadata(new, &asked["metadata"], status_metadata(kind));
     }
     let metadata = metadata(new);

@@ -50,6 +50,8 @@ pub struct Pki {
     pub server: Pair,
     /// The administrator's client certificate: `kubernetes-admin` in `system:masters`.
     pub admin: Pair,
+    /// The authority that signs client certificates; during a rotation the next one.
+    pub signing: Pair,
     /// The key that signs service-account tokens (ES256), as PEM.
     pub service_account_key: Secret,
 }
@@ -156,6 +158,7 @@ impl Pki {
         Ok(Pki {
             server: leaf::server(names)?.issue(&authority, now)?,
             admin: leaf::admin().issue(&authority, now)?,
+            signing: authority.pair(),
             service_account_key: new_key()?,
             ca: authority.certificate,
         })
@@ -182,6 +185,7 @@ impl Pki {
         Ok(Pki {
             server: folder.pair("server", &leaf::server(names)?, &authority)?,
             admin: folder.pair("admin", &leaf::admin(), for_clients)?,
+            signing: for_clients.pair(),
             service_account_key: folder.service_account_key()?,
             ca: match &next {
                 Some(next) => format!("{}{}", authority.certificate, next.certificate),

@@ -22,4 +22,5 @@ mod webhooks;
 mod quota;
 mod services;
 mod policies;
+mod certificates;
 mod listen;

@@ -13,7 +13,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsage
 
 use super::certificate::{Dates, belongs_to, distinguished, generate, key_pair, seconds};
 use super::private_file::{self, OthersMayRead, PRIVATE, PUBLIC};
-use super::{Error, SKEW};
+use super::{Error, Pair, SKEW, Secret};
 
 const LIFETIME: Duration = Duration::from_secs(3652 * 86_400);
 /// The end of the authority is announced this long before: clients have to be updated by hand.
@@ -100,6 +100,12 @@ impl SigningAuthority {
         };
         private_file::replace(&directory.join("ca.crt"), &authority.certificate, PUBLIC)?;
         Ok(authority)
+    }
+
+    /// The certificate and the key.
+    pub(super) fn pair(&self) -> Pair {
+        let key = Secret::new(self.issuer.key().serialize_pem());
+        Pair { certificate: self.certificate.clone(), key }
     }
 
     /// What an operator should know about its dates.

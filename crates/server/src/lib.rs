@@ -46,7 +46,10 @@ pub mod answer;
 pub use answer::body::{Body, Response};
 pub use answer::{body, status};
 pub use backend::Backend;
-pub use front::{certificates, identity, listen, pki, service_account, tls, token_file};
+pub use front::{
+    authenticator, certificates, identity, listen, oidc, pki, request_header, service_account, tls,
+    token_file, token_webhook,
+};
 pub use kinds::openapi;
 pub use kinds::registry::{self, Registry};
 pub use outgoing::Loopback;

@@ -7,6 +7,7 @@
 //! resolved: metadata services are never called, loopback only if that is allowed.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ pub(crate) mod check;
 mod dial;
 mod resolve;
 mod bundle;
+pub(crate) mod kubeconfig;
 mod trust;
 
 pub use dial::Loopback;
@@ -57,6 +59,23 @@ pub(crate) struct WebhookEndpoint {
     path: String,
     /// The CA of the endpoint's certificate, as PEM.
     authority: Vec<u8>,
+    /// What the server shows to the endpoint.
+    credential: Option<ClientCredential>,
+}
+
+/// The credential of the server at an endpoint.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) enum ClientCredential {
+    /// A bearer token.
+    Token(Arc<str>),
+    /// A client certificate with its key, as PEM.
+    Certificate { chain: Arc<str>, key: Arc<str> },
+}
+
+impl fmt::Debug for ClientCredential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClientCredential(..)")
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -81,16 +100,28 @@ impl WebhookEndpoint {
                 },
                 path: clean(&text(&service["path"])),
                 authority,
+                credential: None,
             });
         }
-        let url = text(&config["url"]);
+        WebhookEndpoint::at(&text(&config["url"]), authority)
+    }
+
+    /// The endpoint of a URL, with the CA of its certificate as PEM.
+    pub(crate) fn at(url: &str, authority: Vec<u8>) -> Result<WebhookEndpoint, String> {
         let uri: Uri = url.parse().map_err(|error| format!("{url:?}: {error}"))?;
         let host = uri.host().ok_or_else(|| format!("{url:?} has no host"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = uri.port_u16().unwrap_or(443);
         let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
         let path = clean(uri.path()) + &query;
-        Ok(WebhookEndpoint { target: Target::Host { host, port }, path, authority })
+        let target = Target::Host { host, port };
+        Ok(WebhookEndpoint { target, path, authority, credential: None })
+    }
+
+    /// The same endpoint, called with a credential.
+    pub(crate) fn with_credential(mut self, credential: ClientCredential) -> WebhookEndpoint {
+        self.credential = Some(credential);
+        self
     }
 
     /// The name in the endpoint's certificate.
@@ -183,12 +214,8 @@ impl Caller {
     ) -> Result<Value, String> {
         let path = place.path_with(timeout);
         let url = format!("https://{}{path}", place.authority_name());
-        let call = self.call(cache, place, &path, Bytes::from(body));
-        let answered = match tokio::time::timeout(timeout, call).await {
-            Ok(answered) => answered,
-            Err(_) => Err(Failure::Post("context deadline exceeded".to_owned())),
-        };
-        match answered {
+        let message = Message { path: &path, body: Some(Bytes::from(body)) };
+        match self.within(timeout, cache, place, message).await {
             Ok(bytes) => {
                 headwater_json::parse(&bytes).map(|parsed| parsed.value).map_err(|error| {
                     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_MAX)]);
@@ -200,15 +227,60 @@ impl Caller {
         }
     }
 
+    /// Posts JSON that contains a secret. Errors contain no part of the response: it may repeat the
+    /// secret.
+    pub(crate) async fn post_secret(
+        &self,
+        cache: &Cache,
+        place: &WebhookEndpoint,
+        body: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<Value, String> {
+        let path = place.path_with(timeout);
+        let message = Message { path: &path, body: Some(Bytes::from(body)) };
+        let answered = self.within(timeout, cache, place, message).await;
+        let bytes = answered.map_err(Failure::without_answer)?;
+        let parsed = headwater_json::parse(&bytes).map_err(|_| "the answer is not JSON")?;
+        Ok(parsed.value)
+    }
+
+    /// The JSON document at an endpoint.
+    pub(crate) async fn get(
+        &self,
+        cache: &Cache,
+        place: &WebhookEndpoint,
+        timeout: Duration,
+    ) -> Result<Value, String> {
+        let message = Message { path: &place.path, body: None };
+        let answered = self.within(timeout, cache, place, message).await;
+        let url = || format!("https://{}{}", place.authority_name(), place.path);
+        let bytes =
+            answered.map_err(|why| format!("Get \"{}\": {}", url(), why.without_answer()))?;
+        let parsed = headwater_json::parse(&bytes);
+        Ok(parsed.map_err(|error| format!("Get \"{}\": not JSON: {error}", url()))?.value)
+    }
+
+    async fn within(
+        &self,
+        timeout: Duration,
+        cache: &Cache,
+        place: &WebhookEndpoint,
+        message: Message<'_>,
+    ) -> Result<Bytes, Failure> {
+        match tokio::time::timeout(timeout, self.call(cache, place, message)).await {
+            Ok(answered) => answered,
+            Err(_) => Err(Failure::Post("context deadline exceeded".to_owned())),
+        }
+    }
+
     async fn call(
         &self,
         cache: &Cache,
         place: &WebhookEndpoint,
-        path: &str,
-        body: Bytes,
+        message: Message<'_>,
     ) -> Result<Bytes, Failure> {
         while let Some(mut sender) = self.take(place) {
-            match send(&mut sender, place, path, body.clone()).await {
+            match send(&mut sender, place, &message).await {
                 Ok(answer) => return self.finish(place, sender, answer).await,
                 // The endpoint closed the idle connection before the request was sent.
                 Err(Unanswered::NotSent(_)) => {}
@@ -217,7 +289,7 @@ impl Caller {
             }
         }
         let mut sender = self.connect(cache, place).await?;
-        match send(&mut sender, place, path, body).await {
+        match send(&mut sender, place, &message).await {
             Ok(answer) => self.finish(place, sender, answer).await,
             Err(Unanswered::NotSent(why) | Unanswered::Sent(why)) => Err(Failure::Post(why)),
         }
@@ -287,7 +359,8 @@ impl Caller {
         let socket = dial(&addresses, self.loopback).await.map_err(fail)?;
         let name = ServerName::try_from(place.server_name())
             .map_err(|error| fail(format!("tls: {error}")))?;
-        let config = self.trust.config(&place.authority).await.map_err(fail)?;
+        let config = self.trust.config(&place.authority, place.credential.as_ref());
+        let config = config.await.map_err(fail)?;
         let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
         let stream = stream.map_err(|error| fail(trust::explain(&error)))?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
@@ -309,6 +382,22 @@ enum Failure {
     Answer(String),
 }
 
+impl Failure {
+    /// The reason, without any part of the response.
+    fn without_answer(self) -> String {
+        match self {
+            Failure::Post(why) => why,
+            Failure::Answer(_) => "the answer is an error or too large".to_owned(),
+        }
+    }
+}
+
+/// A request: a POST of JSON, or a GET without a body.
+struct Message<'a> {
+    path: &'a str,
+    body: Option<Bytes>,
+}
+
 /// Why a request has no answer.
 enum Unanswered {
     /// No byte of it was sent.
@@ -320,17 +409,22 @@ enum Unanswered {
 async fn send(
     sender: &mut SendRequest<Full<Bytes>>,
     place: &WebhookEndpoint,
-    path: &str,
-    body: Bytes,
+    message: &Message<'_>,
 ) -> Result<http::Response<hyper::body::Incoming>, Unanswered> {
-    let not_sent = |error: &dyn std::fmt::Display| Unanswered::NotSent(error.to_string());
+    let not_sent = |error: &dyn fmt::Display| Unanswered::NotSent(error.to_string());
     sender.ready().await.map_err(|error| not_sent(&error))?;
-    let request = Request::post(path)
+    let mut request = match message.body {
+        Some(_) => Request::post(message.path).header(header::CONTENT_TYPE, "application/json"),
+        None => Request::get(message.path),
+    };
+    if let Some(ClientCredential::Token(token)) = &place.credential {
+        request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+    }
+    let request = request
         .header(header::HOST, place.authority_name())
-        .header(header::CONTENT_TYPE, "application/json")
         .header(header::ACCEPT, "application/json")
         .header(header::USER_AGENT, concat!("headwater/", env!("CARGO_PKG_VERSION")))
-        .body(Full::new(body))
+        .body(Full::new(message.body.clone().unwrap_or_default()))
         .map_err(|error| not_sent(&error))?;
     sender.try_send_request(request).await.map_err(|mut error| match error.take_message() {
         Some(_) => not_sent(error.error()),

@@ -76,7 +76,7 @@ impl Server {
         mut request: Request<RequestBody>,
         audit_id: HeaderValue,
     ) -> Response {
-        let identified = self.identify(peer, request.headers()).await;
+        let identified = self.identify(peer, request.uri().path(), request.headers()).await;
         let result = if identified.is_ok() { "success" } else { "error" };
         self.metrics().authentication_attempts.with(&[result]).inc();
         let parsed = Query::parse(request.uri().query().unwrap_or_default());

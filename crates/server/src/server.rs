@@ -15,7 +15,8 @@ use crate::admission::Admission;
 use crate::answer::blocks::Blocks;
 use crate::audit::Audit;
 use crate::backend::Backend;
-use crate::front::identity::{Authenticator, Credential, Identity, Peer, Unauthorized};
+use crate::front::authenticator::{Authenticator, Credential, TokenContext};
+use crate::front::identity::{Identity, Peer, Unauthorized};
 use crate::front::service_account::{self, AuthenticatedToken, Issuer, ServiceAccounts};
 use crate::front::token_file::Tokens;
 use crate::kinds::custom::definitions::Definitions;
@@ -206,16 +207,17 @@ impl Server {
         &self.shared.flows
     }
 
-    /// Authenticates a request.
+    /// Authenticates a request for a path.
     pub(crate) async fn identify(
         &self,
         peer: &Peer,
+        path: &str,
         headers: &HeaderMap,
     ) -> Result<Arc<Identity>, Unauthorized> {
-        match self.shared.authenticator.identify(peer, headers)? {
+        match self.shared.authenticator.identify(peer, path, headers)? {
             Credential::Identified(identity) => Ok(identity),
             Credential::Token(token) => {
-                let known = self.shared.service_accounts.identify(token, &[]).await;
+                let known = self.identify_token(token, &[]).await;
                 known.map(|known| known.identity).map_err(|_| Unauthorized)
             }
         }
@@ -228,14 +230,13 @@ impl Server {
         token: &str,
         audiences: &[String],
     ) -> Result<AuthenticatedToken, service_account::Refused> {
-        let own = service_account::ISSUER.to_owned();
-        let is_for_us = audiences.is_empty() || audiences.contains(&own);
-        match self.shared.authenticator.identify_token(token) {
-            Some(identity) if is_for_us => {
-                Ok(AuthenticatedToken { identity, audiences: vec![own] })
-            }
-            _ => self.shared.service_accounts.identify(token, audiences).await,
-        }
+        let context = TokenContext {
+            accounts: &self.shared.service_accounts,
+            cache: self.cache(),
+            caller: self.caller(),
+            now: self.now(),
+        };
+        self.shared.authenticator.identify_token(token, audiences, context).await
     }
 
     pub(crate) fn service_accounts(&self) -> &ServiceAccounts {

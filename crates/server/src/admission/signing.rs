@@ -4,16 +4,16 @@
 //! that sent it, whatever the body says, and it never changes: signers trust it. An approval and a
 //! certificate are never withdrawn.
 
+use headwater_api::Status;
 use headwater_api::clock::rfc3339;
 use headwater_api::status::{FieldError, invalid};
-use headwater_api::Status;
 use headwater_json::{Value, json};
 use jiff::Timestamp;
 
 use super::{Admit, Attempt};
 use crate::answer::status;
-use crate::front::identity::{Identity, MASTERS};
 use crate::front::certificates::{SERVER_CLIENT, organizations};
+use crate::front::identity::{Identity, MASTERS};
 use crate::kinds::registry::Served;
 use crate::object::meta;
 use crate::request::authorize::{self, Attributes};

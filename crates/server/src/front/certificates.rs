@@ -184,13 +184,16 @@ impl CertificateAuthority {
 
     fn extensions(&self, content: &Content<'_>) -> Vec<u8> {
         let has = |usage: &str| content.usages.iter().any(|held| held == usage);
-        let key_usage = u8::from(has("digital signature")) << 7 | u8::from(has("key encipherment")) << 5;
+        let key_usage =
+            u8::from(has("digital signature")) << 7 | u8::from(has("key encipherment")) << 5;
         let purposes = [("server auth", 1), ("client auth", 2)];
-        let purposes = purposes.into_iter().filter(|(usage, _)| has(usage)).map(|(_, number)| {
-            der::oid(&[0x2b, 6, 1, 5, 5, 7, 3, number])
-        });
+        let purposes = purposes
+            .into_iter()
+            .filter(|(usage, _)| has(usage))
+            .map(|(_, number)| der::oid(&[0x2b, 6, 1, 5, 5, 7, 3, number]));
         let purposes = der::element(0x30, &purposes.collect::<Vec<_>>().concat());
-        let mut all = vec![extension(37, false, &purposes), extension(19, true, &der::sequence(&[]))];
+        let mut all =
+            vec![extension(37, false, &purposes), extension(19, true, &der::sequence(&[]))];
         if key_usage != 0 {
             all.push(extension(15, true, &der::bits(key_usage)));
         }

@@ -122,8 +122,7 @@ impl Issuer {
         }
         let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.key.public_key());
         public.verify(message.as_bytes(), &decoded(signature)?).ok()?;
-        let claims: Claims = serde_json::from_slice(&decoded(claims)?).ok()?;
-        (claims.iss == ISSUER).then_some(claims)
+        Claims::parse(&decoded(claims)?, ISSUER)
     }
 }
 

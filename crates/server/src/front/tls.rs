@@ -60,6 +60,8 @@ pub struct Error(String);
 #[derive(Clone)]
 pub struct Acceptor {
     current: Arc<ArcSwap<Current>>,
+    /// Verifies the certificates of front proxies.
+    proxies: Option<Arc<dyn ClientCertVerifier>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -76,7 +78,15 @@ impl Acceptor {
     /// Presents the server's certificate and accepts clients of its certificate authority.
     pub fn new(pki: &Pki, clock: Arc<dyn Clock>) -> Result<Acceptor, Error> {
         let current = Arc::new(ArcSwap::from_pointee(Current::new(pki)?));
-        Ok(Acceptor { current, clock })
+        Ok(Acceptor { current, proxies: None, clock })
+    }
+
+    /// Also accepts front proxies with certificates of this authority (PEM), which should issue no
+    /// others.
+    pub fn with_proxies(mut self, authority: &str) -> Result<Acceptor, Error> {
+        let provider = Arc::new(quickest_first(provider::default_provider()));
+        self.proxies = Some(clients(authority, &provider)?);
+        Ok(self)
     }
 
     /// Uses other certificates from the next handshake on.
@@ -103,16 +113,35 @@ impl Acceptor {
             _ => Protocol::Http1,
         };
         let chain = session.peer_certificates().unwrap_or_default();
-        let client = current.verify(chain, self.clock.now());
+        let own = current.verify(chain, self.clock.now());
+        let client = match self.proxy(chain) {
+            Some(name) => ClientCertificate::Proxy { name, own: Box::new(own) },
+            None => own,
+        };
         Ok((stream, protocol, client))
     }
+
+    /// The name of a front proxy with this chain.
+    fn proxy(&self, chain: &[CertificateDer<'_>]) -> Option<Arc<str>> {
+        let verifier = self.proxies.as_ref()?;
+        let (leaf, above) = chain.split_first()?;
+        verifier.verify_client_cert(leaf, above, unix_time(self.clock.now())).ok()?;
+        let (_, certificate) = X509Certificate::from_der(leaf).ok()?;
+        let name = certificate.subject().iter_common_name().last().map(|name| name.as_str());
+        Some(name.unwrap_or(Ok("")).ok()?.into())
+    }
+}
+
+fn unix_time(now: Timestamp) -> UnixTime {
+    let seconds = u64::try_from(now.as_second()).unwrap_or_default();
+    UnixTime::since_unix_epoch(Duration::from_secs(seconds))
 }
 
 impl Current {
     fn new(pki: &Pki) -> Result<Current, Error> {
         let wrong = |error: &dyn std::fmt::Display| Error(error.to_string());
         let provider = Arc::new(quickest_first(provider::default_provider()));
-        let clients = clients(pki, &provider)?;
+        let clients = clients(&pki.ca, &provider)?;
         let chain = certificates(&pki.server.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(pki.server.key.reveal().as_bytes())
             .map_err(|error| wrong(&error))?;
@@ -137,9 +166,7 @@ impl Current {
     /// Verifies a chain at this time; the identity is the one in its leaf.
     fn verify(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> ClientCertificate {
         let Some((leaf, above)) = chain.split_first() else { return ClientCertificate::Absent };
-        let now = Duration::from_secs(u64::try_from(now.as_second()).unwrap_or_default());
-        let now = UnixTime::since_unix_epoch(now);
-        if let Err(error) = self.clients.verify_client_cert(leaf, above, now) {
+        if let Err(error) = self.clients.verify_client_cert(leaf, above, unix_time(now)) {
             tracing::info!(%error, "client certificate rejected");
             return ClientCertificate::Refused;
         }
@@ -169,11 +196,11 @@ fn wants_aes(suites: &[CipherSuite]) -> bool {
 }
 
 fn clients(
-    pki: &Pki,
+    authorities: &str,
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, Error> {
     let mut roots = RootCertStore::empty();
-    for authority in certificates(&pki.ca)? {
+    for authority in certificates(authorities)? {
         roots.add(authority).map_err(|error| Error(error.to_string()))?;
     }
     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())

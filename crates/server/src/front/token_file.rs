@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
-use ring::digest;
 use tokio_util::sync::CancellationToken;
 
+use crate::front::compare::{SecretDigest, is_same, sha256};
 use crate::front::identity::Identity;
 use crate::front::pki::private_file::{self, OthersMayRead};
 
@@ -57,7 +57,7 @@ struct Table(Vec<Row>);
 
 #[derive(Debug)]
 struct Row {
-    digest: [u8; digest::SHA256_OUTPUT_LEN],
+    digest: SecretDigest,
     identity: Arc<Identity>,
 }
 
@@ -77,6 +77,9 @@ impl Table {
 
     /// Compares every row, so that timing does not reveal which one matched.
     fn find(&self, token: &[u8]) -> Option<Arc<Identity>> {
+        if self.0.is_empty() {
+            return None;
+        }
         let wanted = sha256(token);
         let mut found = None;
         for row in &self.0 {
@@ -102,16 +105,6 @@ impl Row {
         identity.uid = uid.clone();
         Ok(Row { digest: sha256(token.as_bytes()), identity: Arc::new(identity) })
     }
-}
-
-fn sha256(bytes: &[u8]) -> [u8; digest::SHA256_OUTPUT_LEN] {
-    let digest = digest::digest(&digest::SHA256, bytes);
-    digest.as_ref().try_into().expect("a SHA-256 digest has 32 bytes")
-}
-
-/// Compares in constant time.
-fn is_same(a: &[u8; 32], b: &[u8; 32]) -> bool {
-    a.iter().zip(b).fold(0, |differences, (a, b)| differences | (a ^ b)) == 0
 }
 
 /// The columns of one line of CSV; `None` if a quote is not closed.
@@ -145,12 +138,12 @@ pub struct TokenFile {
     path: PathBuf,
     others: OthersMayRead,
     tokens: Tokens,
-    seen: Option<Stamp>,
+    seen: Option<FileStamp>,
 }
 
 /// Metadata that changes when a file is written or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+pub(crate) struct FileStamp {
     modified: Timestamp,
     length: u64,
     inode: u64,
@@ -203,11 +196,12 @@ impl TokenFile {
     }
 }
 
-fn stamp(path: &Path) -> Option<Stamp> {
+/// The state of a file; `None` if there is none.
+pub(crate) fn stamp(path: &Path) -> Option<FileStamp> {
     use std::os::unix::fs::MetadataExt;
     let metadata = fs::metadata(path).ok()?;
     let modified = Timestamp::try_from(metadata.modified().ok()?).ok()?;
-    Some(Stamp { modified, length: metadata.len(), inode: metadata.ino() })
+    Some(FileStamp { modified, length: metadata.len(), inode: metadata.ino() })
 }
 
 #[cfg(test)]

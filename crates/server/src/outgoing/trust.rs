@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::OnceCell;
 
+use super::ClientCredential;
 use super::bundle::Bundle;
 
 /// Builds the TLS configuration of calls.
@@ -16,18 +19,29 @@ pub(super) struct Trust {
 
 impl Trust {
     /// The configuration for an endpoint with this CA, as PEM; empty selects the system's CAs.
-    pub(super) async fn config(&self, authority: &[u8]) -> Result<ClientConfig, String> {
+    pub(super) async fn config(
+        &self,
+        authority: &[u8],
+        credential: Option<&ClientCredential>,
+    ) -> Result<ClientConfig, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| format!("tls: {error}"))?;
-        Ok(match authority {
-            [] => builder.with_root_certificates(self.system().await).with_no_client_auth(),
+        let builder = match authority {
+            [] => builder.with_root_certificates(self.system().await),
             authority => builder
                 .dangerous()
-                .with_custom_certificate_verifier(Arc::new(Bundle::read(authority, provider)?))
-                .with_no_client_auth(),
-        })
+                .with_custom_certificate_verifier(Arc::new(Bundle::read(authority, provider)?)),
+        };
+        let Some(ClientCredential::Certificate { chain, key }) = credential else {
+            return Ok(builder.with_no_client_auth());
+        };
+        let unusable = |what: &str| format!("tls: the client {what} cannot be used");
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain.as_bytes()).collect();
+        let chain = chain.map_err(|_| unusable("certificate"))?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| unusable("key"))?;
+        builder.with_client_auth_cert(chain, key).map_err(|_| unusable("certificate"))
     }
 
     async fn system(&self) -> Arc<RootCertStore> {
@@ -69,8 +83,7 @@ pub(super) fn explain(error: &std::io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use headwater_api::SystemClock;
-    use rustls::pki_types::pem::PemObject;
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+    use rustls::pki_types::ServerName;
     use tokio_rustls::{TlsAcceptor, TlsConnector};
 
     use super::*;
@@ -88,7 +101,7 @@ mod tests {
             .with_single_cert(vec![certificate.unwrap()], key)
             .unwrap();
         let (here, there) = tokio::io::duplex(64 * 1024);
-        let config = Arc::new(trust.config(authority).await?);
+        let config = Arc::new(trust.config(authority, None).await?);
         let name = ServerName::try_from("127.0.0.1").unwrap();
         let connector = TlsConnector::from(config);
         let acceptor = TlsAcceptor::from(Arc::new(server));

@@ -152,6 +152,12 @@ families! {
             priority_level, flow_schema, reason
         ),
             "Requests that were turned away.";
+        authentication_reloads: Counter =
+            apiserver_authentication_config_controller_automatic_reloads_total(status),
+            "Reloads of the authentication configuration.";
+        authentication_reload_time: Gauge =
+            apiserver_authentication_config_controller_automatic_reload_last_timestamp_seconds(status),
+            "Time of the last reload of the authentication configuration.";
         /// `result` is `success`, `failure` or `error`.
         authentication_attempts: Counter = authentication_attempts(result),
             "Requests by how their credential was judged.";

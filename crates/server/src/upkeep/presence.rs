@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use headwater_api::Status;
 use headwater_json::json;
 
+use crate::front::request_header::RequestHeaderOptions;
 use crate::server::Server;
 use crate::upkeep::bootstrap::{OWN_SERVICE, Own, own_service};
 
@@ -19,6 +20,8 @@ pub struct Presence {
     pub address: SocketAddr,
     /// The CA of client certificates, as PEM.
     pub client_authority: String,
+    /// How front proxies name users, if any may.
+    pub proxies: Option<RequestHeaderOptions>,
 }
 
 impl Server {
@@ -31,9 +34,11 @@ impl Server {
     }
 }
 
-fn objects(Presence { address, client_authority }: Presence, today: &str) -> Vec<Own> {
+fn objects(presence: Presence, today: &str) -> Vec<Own> {
+    let Presence { address, client_authority, proxies } = presence;
     let port = address.port();
-    let mut objects = vec![authority(&client_authority), tracking(today), own_service(port)];
+    let mut objects =
+        vec![authority(&client_authority, proxies.as_ref()), tracking(today), own_service(port)];
     // Loopback addresses are invalid in endpoints: they would lead each client to itself.
     let ip = address.ip().to_canonical();
     if !ip.is_loopback() && !ip.is_unspecified() {
@@ -42,13 +47,28 @@ fn objects(Presence { address, client_authority }: Presence, today: &str) -> Vec
     objects
 }
 
-fn authority(pem: &str) -> Own {
+/// What this server writes of it; others may publish their proxies if it has none.
+const PUBLISHED: &[&[&str]] = &[
+    &["data", "client-ca-file"],
+    &["data", "requestheader-client-ca-file"],
+    &["data", "requestheader-allowed-names"],
+    &["data", "requestheader-username-headers"],
+    &["data", "requestheader-uid-headers"],
+    &["data", "requestheader-group-headers"],
+    &["data", "requestheader-extra-headers-prefix"],
+];
+
+fn authority(pem: &str, proxies: Option<&RequestHeaderOptions>) -> Own {
     let metadata =
         json!({ "name": "extension-apiserver-authentication", "namespace": "kube-system" });
+    let mut data = json!({ "client-ca-file": pem });
+    for (key, value) in proxies.map(RequestHeaderOptions::published).into_iter().flatten() {
+        data[key] = value.into();
+    }
     Own {
         resource: ("", "v1", "configmaps"),
-        value: json!({ "metadata": metadata, "data": { "client-ca-file": pem } }),
-        corrected: &[&["data", "client-ca-file"]],
+        value: json!({ "metadata": metadata, "data": data }),
+        corrected: if proxies.is_some() { PUBLISHED } else { &PUBLISHED[..1] },
     }
 }
 

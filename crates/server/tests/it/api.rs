@@ -14,9 +14,10 @@ use headwater_api::Clock;
 use headwater_cache::Options as CacheOptions;
 use headwater_json::{Value, json};
 use headwater_server::audit::{Audit, AuditOptions, LogOptions, Policy};
+use headwater_server::authenticator::Authenticator;
 use headwater_server::identity::{ClientCertificate, Identity, Peer, Transport};
 use headwater_server::metrics::Metrics;
-use headwater_server::pki::Pki;
+use headwater_server::pki::{Pki, Secret};
 use headwater_server::service_account::Issuer;
 use headwater_server::{Body, Options, Running, Server, Settings, body, start};
 use headwater_store::{Memory, Store};
@@ -111,6 +112,20 @@ impl Api {
         if let Some(audit) = audit {
             options.audit = Audit::start(audit, clock, &options.metrics).unwrap();
         }
+        Api::of(store, options).await
+    }
+
+    /// A new server with a namespace `ns` that accepts these credentials, and tokens of this key.
+    pub(crate) async fn accepting(authenticator: Authenticator, key: &Secret) -> Api {
+        let clock: Arc<dyn Clock> = Arc::new(Still(NOW.parse().unwrap()));
+        let options = Options::new(Issuer::new(key).unwrap());
+        let api = Api::of(Arc::new(Memory::default()), Options { clock, authenticator, ..options });
+        let api = api.await;
+        api.create_namespace().await;
+        api
+    }
+
+    async fn of(store: Arc<dyn Store>, options: Options) -> Api {
         let metrics = options.metrics.clone();
         let running = start(store, options).await.unwrap();
         let (server, peer) = (running.server().clone(), peer(Transport::Loopback));

@@ -8,12 +8,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::stream;
 use headwater_api::{Clock, SystemClock};
+use headwater_server::authenticator::{Authenticator, Credential};
 use headwater_server::backup::Backup;
 use headwater_server::body::RequestBody;
-use headwater_server::identity::{Authenticator, Credential, Peer};
+use headwater_server::identity::Peer;
 use headwater_server::listen::{Error, Handler, Listener, LongRunning, Options};
 use headwater_server::metrics::Metrics;
 use headwater_server::pki::{self, Pair, Pki};
+use headwater_server::request_header::RequestHeaderOptions;
 use headwater_server::service_account::Issuer;
 use headwater_server::tls::Acceptor;
 use headwater_server::token_file::Tokens;
@@ -68,7 +70,7 @@ impl Scripted {
             }
             "/lasting" => lasting::answer(self),
             "/large" => lasting::large_answer(),
-            _ => match self.authenticator.identify(peer, request.headers()) {
+            _ => match self.authenticator.identify(peer, request.uri().path(), request.headers()) {
                 Ok(Credential::Identified(identity)) => text(StatusCode::OK, &identity.user),
                 Ok(Credential::Token(_)) | Err(_) => text(StatusCode::UNAUTHORIZED, "Unauthorized"),
             },
@@ -91,8 +93,12 @@ struct Started {
 
 impl Started {
     fn new(listener: Listener, metrics: Metrics) -> Started {
+        Started::with(listener, metrics, Authenticator::new(Tokens::default()))
+    }
+
+    fn with(listener: Listener, metrics: Metrics, authenticator: Authenticator) -> Started {
         let handler = Scripted {
-            authenticator: Authenticator::new(Tokens::default()),
+            authenticator,
             gate: Arc::new(Semaphore::new(0)),
             arrived: Arc::new(Semaphore::new(0)),
         };
@@ -112,6 +118,26 @@ impl Started {
         let metrics = Metrics::new();
         let listener = Listener::tls(any_port(), acceptor, options, metrics.clone()).unwrap();
         Started::new(listener, metrics)
+    }
+
+    /// A listener that accepts front proxies of this authority, with these names.
+    fn behind_proxies(pki: &Pki, proxies: &Pki, names: &[&str]) -> Started {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let acceptor = Acceptor::new(pki, clock).unwrap().with_proxies(&proxies.ca).unwrap();
+        let metrics = Metrics::new();
+        let options = Options::default();
+        let listener = Listener::tls(any_port(), acceptor, options, metrics.clone()).unwrap();
+        let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let named = RequestHeaderOptions {
+            authority: proxies.ca.clone(),
+            allowed_names: list(names),
+            user: list(&["x-remote-user"]),
+            uid: Vec::new(),
+            group: list(&["x-remote-group"]),
+            extra: Vec::new(),
+        };
+        let authenticator = Authenticator::new(Tokens::default()).with_proxies(named);
+        Started::with(listener, metrics, authenticator)
     }
 
     async fn connect(&self) -> TcpStream {
@@ -193,9 +219,20 @@ async fn tls_connect(
 
 /// The user that the server identified, over HTTP/1.1.
 async fn who(address: SocketAddr, trusted: &Pki, client: Option<&Pair>) -> String {
+    who_says(address, trusted, client, "").await
+}
+
+/// The same, with further headers.
+async fn who_says(
+    address: SocketAddr,
+    trusted: &Pki,
+    client: Option<&Pair>,
+    headers: &str,
+) -> String {
     let mut stream = tls_connect(address, trusted, client, "http/1.1").await;
-    let request = b"GET /who HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    stream.write_all(request).await.unwrap();
+    let request =
+        format!("GET /who HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
     let answer = read_to_end(&mut stream).await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     format!("{} {body}", &head[9..12])
@@ -514,5 +551,31 @@ async fn no_web_page_is_the_administrator_of_the_plain_listener() {
         let answer = server.exchange(text.as_bytes()).await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {code} ")), "{text:?}: {answer:?}");
         assert_eq!(answer.ends_with("kubernetes-admin"), code == 200, "{answer}");
+    }
+}
+
+/// S8.19, B064
+#[tokio::test]
+async fn only_a_front_proxy_may_name_the_user_in_headers() {
+    let (server, proxies) = (pki_at(&SystemClock), pki_at(&SystemClock));
+    let headers = "X-Remote-User: alice\r\nX-Remote-Group: system:masters\r\n";
+    let name = "kubernetes-admin";
+    for (allowed, behind) in
+        [(&[][..], "200 alice"), (&[name], "200 alice"), (&["other"], "401 Unauthorized")]
+    {
+        let started = Started::behind_proxies(&server, &proxies, allowed);
+        let ask = async |client: Option<&Pair>, headers: &str| {
+            who_says(started.address, &server, client, headers).await
+        };
+        assert_eq!(ask(Some(&proxies.admin), headers).await, behind, "{allowed:?}");
+        // A proxy without headers is nobody: its certificate is not one of a client.
+        assert_eq!(ask(Some(&proxies.admin), "").await, "401 Unauthorized");
+        // A client of the server is itself, whatever it writes into headers.
+        assert_eq!(ask(Some(&server.admin), headers).await, format!("200 {name}"));
+        assert_eq!(ask(None, headers).await, "200 system:anonymous");
+        // A serving certificate of the same authority does not make a proxy.
+        assert_eq!(ask(Some(&proxies.server), headers).await, "401 Unauthorized");
+        started.stop.cancel();
+        started.ended().await;
     }
 }

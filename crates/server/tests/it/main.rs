@@ -23,4 +23,6 @@ mod quota;
 mod services;
 mod policies;
 mod certificates;
+#[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
+mod credentials;
 mod listen;

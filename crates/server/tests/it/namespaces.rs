@@ -160,7 +160,8 @@ async fn a_server_publishes_its_endpoints_and_client_ca() {
     assert_eq!(service["metadata"]["labels"]["component"], "apiserver");
     let announce = async |address: &str, client_authority: &str| {
         let client_authority = client_authority.to_owned();
-        let presence = Presence { address: address.parse().unwrap(), client_authority };
+        let address = address.parse().unwrap();
+        let presence = Presence { address, client_authority, proxies: None };
         api.server.appear(presence).await.unwrap();
         api.get(SERVICE).await.json()["spec"]["ports"][0].clone()
     };

@@ -132,8 +132,7 @@ fn a_request_with_the_signature_of_another_key_is_refused() {
 fn a_users_certificate_has_every_group_and_ends_with_the_authority() {
     let (authority, _) = authority();
     let groups = words("dev, ops, system:x");
-    let pair =
-        authority.client("alice", &groups, LIFETIME_MAX * 100, SystemClock.now()).unwrap();
+    let pair = authority.client("alice", &groups, LIFETIME_MAX * 100, SystemClock.now()).unwrap();
     let (_, der) = x509_parser::pem::parse_x509_pem(pair.certificate.as_bytes()).unwrap();
     let (_, found) = X509Certificate::from_der(&der.contents).unwrap();
     assert_eq!(found.subject().to_string(), "O=dev, O=ops, O=system:x, CN=alice");

@@ -4,12 +4,15 @@
 
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use headwater_api::{Clock, Object};
 use headwater_cache::Cache;
 use jiff::Timestamp;
 
 use super::claims::{Bound, Claims, Reference};
 use super::{ISSUER, Issuer, Refused};
+use crate::front::compare::is_same_secret;
 use crate::front::identity::Identity;
 use crate::object::object_key;
 use crate::object::{meta, tree};
@@ -54,13 +57,37 @@ impl ServiceAccounts {
         }
         let now = self.clock.now();
         claims.check_time(now).map_err(|why| Refused::Invalid(why.to_owned()))?;
-        if self.check_alive(&claims.kubernetes, now).is_err() {
+        if self.check_objects(&claims, token, now).is_err() {
             // Another server may have created the object just now. If the store does not reply, the
             // cached state decides.
             let _ = self.cache.consistent().await;
-            self.check_alive(&claims.kubernetes, now)?;
+            self.check_objects(&claims, token, now)?;
         }
         Ok(AuthenticatedToken { identity: Arc::new(identity(&claims)), audiences })
+    }
+
+    fn check_objects(&self, claims: &Claims, token: &str, now: Timestamp) -> Result<(), Refused> {
+        match &claims.kubernetes {
+            bound if claims.is_legacy() => self.check_legacy(bound, token, now),
+            bound => self.check_alive(bound, now),
+        }
+    }
+
+    /// A token without an expiry is valid as long as its Secret contains it.
+    fn check_legacy(&self, bound: &Bound, token: &str, now: Timestamp) -> Result<(), Refused> {
+        let account = Bound { secret: None, ..bound.clone() };
+        self.check_alive(&account, now)?;
+        let name = bound.secret.as_ref().map(|secret| secret.name.as_str()).unwrap_or_default();
+        let snapshot = self.cache.snapshot(&self.cache.resource("/registry/core/secrets/"));
+        let secret = snapshot.get(&object_key(&bound.namespace, name));
+        let secret = secret.filter(|secret| !secret.is_deleting());
+        let held = secret
+            .and_then(|secret| tree(secret.as_slice()).ok())
+            .and_then(|secret| STANDARD.decode(secret["data"]["token"].as_str()?).ok());
+        match held.is_some_and(|held| is_same_secret(&held, token.as_bytes())) {
+            true => Ok(()),
+            false => Err(Refused::Invalid("service account token has been invalidated".into())),
+        }
     }
 
     fn check_alive(&self, bound: &Bound, now: Timestamp) -> Result<(), Refused> {
@@ -119,12 +146,15 @@ fn identity(claims: &Claims) -> Identity {
     let user = user_name(namespace, &serviceaccount.name);
     let mut identity = Identity::authenticated(user, groups);
     identity.uid.clone_from(&serviceaccount.uid);
+    // The time of a token without an expiry is beyond all timestamps.
     identity.expires = Timestamp::from_second(claims.exp).ok();
     let mut add_extra = |key: &str, value: &str| {
         let key = format!("authentication.kubernetes.io/{key}");
         identity.extra.insert(key, vec![value.to_owned()]);
     };
-    add_extra("credential-id", &format!("JTI={}", claims.jti));
+    if !claims.jti.is_empty() {
+        add_extra("credential-id", &format!("JTI={}", claims.jti));
+    }
     for (what, reference) in [("pod", &claims.kubernetes.pod), ("node", &claims.kubernetes.node)] {
         if let Some(reference) = reference {
             add_extra(&format!("{what}-name"), &reference.name);

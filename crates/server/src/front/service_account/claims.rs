@@ -41,7 +41,56 @@ pub(crate) struct Reference {
     pub(crate) uid: String,
 }
 
+/// The issuer of tokens in Secrets that kube-controller-manager writes.
+pub(crate) const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
+
+/// The claims of a token that kube-controller-manager writes into a Secret. It has no time and no
+/// audience: it is valid as long as its Secret contains it.
+#[derive(Deserialize)]
+struct LegacyClaims {
+    iss: String,
+    sub: String,
+    #[serde(rename = "kubernetes.io/serviceaccount/namespace")]
+    namespace: String,
+    #[serde(rename = "kubernetes.io/serviceaccount/secret.name")]
+    secret: String,
+    #[serde(rename = "kubernetes.io/serviceaccount/service-account.name")]
+    account: String,
+    #[serde(rename = "kubernetes.io/serviceaccount/service-account.uid")]
+    uid: String,
+}
+
 impl Claims {
+    /// Parses the claims of either format; `None` if the token is of another issuer.
+    pub(crate) fn parse(bytes: &[u8], issuer: &str) -> Option<Claims> {
+        if let Ok(claims) = serde_json::from_slice::<Claims>(bytes) {
+            return (claims.iss == issuer).then_some(claims);
+        }
+        let legacy: LegacyClaims = serde_json::from_slice(bytes).ok()?;
+        let LegacyClaims { iss, sub, namespace, secret, account, uid } = legacy;
+        let subject = format!("system:serviceaccount:{namespace}:{account}");
+        (iss == LEGACY_ISSUER && sub == subject).then(|| Claims {
+            aud: vec![issuer.to_owned()],
+            exp: i64::MAX,
+            iat: 0,
+            iss,
+            jti: String::new(),
+            kubernetes: Bound {
+                namespace,
+                secret: Some(Reference { name: secret, uid: String::new() }),
+                serviceaccount: Reference { name: account, uid },
+                ..Bound::default()
+            },
+            nbf: 0,
+            sub,
+        })
+    }
+
+    /// Whether the token is valid only as long as its Secret contains it.
+    pub(crate) fn is_legacy(&self) -> bool {
+        self.iss == LEGACY_ISSUER
+    }
+
     /// Rejects a token before and after its validity. `exp` has no leeway: readers may rely on it.
     pub(crate) fn check_time(&self, now: Timestamp) -> Result<(), &'static str> {
         let now = now.as_second();

@@ -13,6 +13,7 @@ use headwater_client::{Error, Factory, Index};
 use kube::Resource;
 use serde::de::DeserializeOwned;
 
+use crate::certificates::CertificateSigner;
 use crate::pod::Pod;
 
 /// The context from which controllers are prepared. Cheap to clone.
@@ -23,6 +24,7 @@ pub struct Cluster {
     pods: Arc<Mutex<Option<Pods>>>,
     nodes: Arc<crate::nodes::Options>,
     root_ca: Option<Arc<str>>,
+    signer: Option<Arc<dyn CertificateSigner>>,
     node_grace: Duration,
 }
 
@@ -48,6 +50,7 @@ impl Cluster {
             pods: Arc::default(),
             nodes: Arc::default(),
             root_ca: None,
+            signer: None,
             node_grace: Duration::from_secs(50),
         }
     }
@@ -69,6 +72,18 @@ impl Cluster {
     /// The server's CA certificate, if it is known.
     pub fn root_ca(&self) -> Option<&str> {
         self.root_ca.as_deref()
+    }
+
+    /// Sets the authority that signs certificates. Without one no request is approved or signed.
+    #[must_use]
+    pub fn with_signer(mut self, signer: Arc<dyn CertificateSigner>) -> Cluster {
+        self.signer = Some(signer);
+        self
+    }
+
+    /// The authority that signs certificates.
+    pub fn signer(&self) -> Option<&Arc<dyn CertificateSigner>> {
+        self.signer.as_ref()
     }
 
     /// Sets how long a node may send no heartbeat before it is unreachable; 50 s by default.

@@ -54,6 +54,8 @@ mod serviceaccount;
 mod endpointslice;
 mod disruption;
 mod nodelifecycle;
+mod token_secrets;
+pub mod certificates;
 #[cfg(test)]
 mod fixture;
 

@@ -5,8 +5,8 @@ use headwater_client::controller::Prepared;
 
 use crate::cluster::Cluster;
 use crate::{
-    deployment, disruption, endpointslice, garbage, job, namespace, nodelifecycle, nodes,
-    replicaset, scheduler, serviceaccount,
+    certificates, deployment, disruption, endpointslice, garbage, job, namespace, nodelifecycle,
+    nodes, replicaset, scheduler, serviceaccount, token_secrets,
 };
 
 /// Opens a controller's informers and returns it ready to run.
@@ -30,6 +30,11 @@ const ALL: &[(&str, Prepare)] = &[
     ("job", job::prepare),
     ("disruption", disruption::prepare),
     ("nodelifecycle", nodelifecycle::prepare),
+    ("serviceaccount-token", token_secrets::prepare),
+    ("tokencleaner", token_secrets::prepare_cleaner),
+    ("csrapproving", certificates::prepare_approver),
+    ("csrsigning", certificates::prepare_signer),
+    ("csrcleaner", certificates::prepare_cleaner),
 ];
 
 /// The names of all controllers.

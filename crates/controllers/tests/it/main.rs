@@ -14,3 +14,4 @@ mod disruption;
 mod nodelifecycle;
 mod quiet;
 mod nodes;
+mod credentials;

@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -14,8 +15,13 @@ use base64::engine::general_purpose::STANDARD;
 use headwater_client::Factory;
 use headwater_client::factory::{self, InformerDefaults};
 use headwater_client::leader::{Lease, Timing};
+use headwater_controllers::certificates::{AskedCertificate, CertificateSigner};
 use headwater_controllers::nodes::{self, Rules};
 use headwater_controllers::{Cluster, ControllerSelection, Options, run as run_controllers};
+use headwater_server::certificates::{self, CertificateAuthority, SigningRequest};
+use headwater_server::pki::private_file::{self, OthersMayRead};
+use headwater_server::pki::{Pair, Secret};
+use jiff::Timestamp;
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
@@ -28,6 +34,44 @@ const LEASE: &str = "headwater-controllers";
 /// The namespace of the lease.
 const LEASE_NAMESPACE: &str = "kube-system";
 
+/// The authority that signs certificates for the signing controller.
+pub(crate) struct Signer(CertificateAuthority);
+
+impl Signer {
+    /// An authority from its certificate and key.
+    pub(crate) fn new(pair: &Pair) -> Result<Arc<dyn CertificateSigner>> {
+        Ok(Arc::new(Signer(CertificateAuthority::new(pair)?)))
+    }
+
+    /// The authority in the files of these flags; `None` without them.
+    fn from_files(flags: &ControllersFlags) -> Result<Option<Arc<dyn CertificateSigner>>> {
+        let (Some(certificate), Some(key)) =
+            (&flags.cluster_signing_cert_file, &flags.cluster_signing_key_file)
+        else {
+            return Ok(None);
+        };
+        let text = std::fs::read_to_string(certificate)
+            .with_context(|| format!("cannot read {}", certificate.display()))?;
+        let key = private_file::read(key, OthersMayRead::Refuse)?;
+        Signer::new(&Pair { certificate: text, key: Secret::new(key) }).map(Some)
+    }
+}
+
+fn signing_request<'a>(asked: &AskedCertificate<'a>) -> SigningRequest<'a> {
+    let AskedCertificate { pem, signer, usages, lifetime } = *asked;
+    SigningRequest { pem, signer, usages, lifetime }
+}
+
+impl CertificateSigner for Signer {
+    fn sign(&self, asked: &AskedCertificate<'_>, now: Timestamp) -> Result<String, String> {
+        self.0.sign(signing_request(asked), now).map_err(|refused| refused.to_string())
+    }
+
+    fn permitted_name(&self, asked: &AskedCertificate<'_>) -> Option<String> {
+        certificates::permitted_name(signing_request(asked))
+    }
+}
+
 /// `headwater controllers`: runs until a signal, or until another copy becomes the leader.
 pub(crate) async fn controllers(flags: ControllersFlags) -> Result<()> {
     limits::raise();
@@ -37,7 +81,10 @@ pub(crate) async fn controllers(flags: ControllersFlags) -> Result<()> {
     let nodes = nodes::Options { count: *nodes, rules: stages(&flags.controller_flags)? };
     let identity = flags.identity.clone().unwrap_or_else(identity);
     let cluster = open(&flags.remote.kubeconfig).await?.with_nodes(nodes);
-    let cluster = cluster.with_node_grace(flags.controller_flags.node_grace);
+    let mut cluster = cluster.with_node_grace(flags.controller_flags.node_grace);
+    if let Some(signer) = Signer::from_files(&flags)? {
+        cluster = cluster.with_signer(signer);
+    }
     let lease = (!flags.no_leader_election).then(|| lease(&flags, &identity));
     print::data(&format!("controllers as {identity}: {selected}"));
     let mut options = Options::new(selected);
@@ -94,7 +141,7 @@ async fn connect(kubeconfig: Kubeconfig) -> Result<Cluster> {
 }
 
 /// The certificate authorities of the server as PEM, which pods receive.
-fn root_ca(config: &Config) -> Option<String> {
+pub(crate) fn root_ca(config: &Config) -> Option<String> {
     let certificates = config.root_cert.as_ref().filter(|all| !all.is_empty())?;
     let each = certificates.iter().map(|der| {
         let text = STANDARD.encode(der);
@@ -125,6 +172,7 @@ impl LocalControllers {
     pub(crate) fn run(
         &self,
         kubeconfig: &str,
+        signer: Arc<dyn CertificateSigner>,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<impl Future<Output = Result<()>> + Send + 'static> {
         let kubeconfig = Kubeconfig::from_yaml(kubeconfig).map_err(|error| {
@@ -134,6 +182,7 @@ impl LocalControllers {
         let grace = self.node_grace;
         Ok(async move {
             let cluster = connect(kubeconfig).await?.with_nodes(nodes).with_node_grace(grace);
+            let cluster = cluster.with_signer(signer);
             let ran = run_controllers(cluster, Options::new(selected), stop).await;
             ran.context("the controllers failed")
         })

@@ -10,14 +10,18 @@ use headwater_server::pki::Pki;
 
 mod address;
 mod audit;
+mod authentication;
 mod controllers;
 mod etcd;
+mod kubeconfig;
 mod pki;
 mod quantity;
 
 pub(crate) use audit::AuditFlags;
+pub(crate) use authentication::AuthenticationFlags;
 pub(crate) use controllers::{ControllerFlags, ControllersFlags};
 pub(crate) use etcd::{EtcdFlags, StoreKind};
+pub(crate) use kubeconfig::KubeconfigFlags;
 pub(crate) use pki::{PkiCommand, PkiFlags};
 pub(crate) use quantity::{ByteSize, parse_bytes, parse_duration};
 
@@ -53,6 +57,7 @@ Examples:
   headwater serve                              serve 127.0.0.1:6443, data in ./.headwater
   headwater serve --memory --bind 127.0.0.1:0  in memory, on any free port
   export KUBECONFIG=.headwater/admin.kubeconfig; kubectl get namespaces
+  headwater kubeconfig --user alice --group dev  a credential for somebody
   headwater backup today.hwb                   back up the running server
   headwater restore today.hwb --data-dir new   restore into an empty directory
   headwater bench list                         measure lists on this machine";
@@ -77,6 +82,9 @@ pub(crate) enum Command {
     Verify(VerifyFlags),
     /// Rotate the certificate authority of a server
     Pki(PkiFlags),
+    /// Write a kubeconfig for a user or a service account to stdout
+    #[command(after_long_help = kubeconfig::EXAMPLES)]
+    Kubeconfig(KubeconfigFlags),
     /// Create links that replace kube-apiserver, etcd and kubectl in controller-runtime's envtest
     Envtest(EnvtestFlags),
     /// Measure a server: writes, lists, watches, starting
@@ -200,6 +208,9 @@ pub(crate) struct ServeFlags {
 
     #[command(flatten)]
     pub(crate) audit: AuditFlags,
+
+    #[command(flatten)]
+    pub(crate) authentication: AuthenticationFlags,
 
     #[command(flatten)]
     pub(crate) etcd: EtcdFlags,
@@ -353,6 +364,7 @@ mod tests {
             "restore",
             "verify",
             "pki",
+            "kubeconfig",
             "envtest",
             "bench",
         ] {

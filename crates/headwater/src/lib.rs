@@ -19,6 +19,7 @@ mod serve;
 mod controllers;
 mod data;
 mod pki;
+mod kubeconfig;
 mod envtest;
 
 use flags::{Command, Flags};
@@ -74,6 +75,7 @@ fn run(flags: Flags) -> Result<()> {
             Command::Restore(restore) => data::restore(&restore),
             Command::Verify(verify) => data::verify(&verify),
             Command::Pki(flags) => pki::run(&flags),
+            Command::Kubeconfig(flags) => kubeconfig::run(&flags).await,
             Command::Envtest(flags) => envtest::link(&flags),
             Command::Bench(flags) => Box::pin(bench(flags)).await,
             Command::Version => {

@@ -14,21 +14,24 @@ use headwater_api::{Clock, SystemClock};
 use headwater_cache::Options as CacheOptions;
 use headwater_controllers::ControllerSelection;
 use headwater_server::audit::Audit;
-use headwater_server::identity::Authenticator;
+use headwater_server::authenticator::Authenticator;
 use headwater_server::listen::{self, Listener};
 use headwater_server::metrics::Metrics;
+use headwater_server::oidc::file::{Authentication, AuthenticationFile};
 use headwater_server::openapi::Descriptions;
 use headwater_server::pki::private_file::{self, OthersMayRead};
 use headwater_server::pki::{self, Pki, kubeconfig};
 use headwater_server::presence::Presence;
+use headwater_server::request_header::RequestHeaderOptions;
 use headwater_server::service_account::Issuer;
 use headwater_server::tls::Acceptor;
 use headwater_server::token_file::TokenFile;
+use headwater_server::token_webhook::TokenWebhook;
 use headwater_server::{Limits, Loopback, Options, Running, Settings, start};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::controllers::{self, LocalControllers};
+use crate::controllers::{self, LocalControllers, Signer};
 use crate::encryption::EncryptionFile;
 use crate::engine::Engine;
 use crate::flags::ServeFlags;
@@ -54,13 +57,13 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
 
     let engine = Engine::open(&flags, paths.data.as_deref(), clock.clone()).await?;
-    let token_file = match &flags.token_auth_file {
-        Some(path) => Some(TokenFile::open(path, paths.others)?),
-        None => None,
-    };
-    let given = flags.certificates.take();
-    let certificates = Certificates::open(&flags, given, &paths, clock.clone())?;
     let metrics = Metrics::new();
+    let given = flags.certificates.take();
+    let credentials = Credentials::open(&flags, &paths, &metrics)?;
+    let mut certificates = Certificates::open(&flags, given, &paths, clock.clone())?;
+    if let Some(proxies) = &credentials.proxies {
+        certificates.acceptor = certificates.acceptor.with_proxies(&proxies.authority)?;
+    }
     let https = Listener::tls(
         flags.bind,
         certificates.acceptor.clone(),
@@ -88,9 +91,7 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     let mut running = start(
         store,
         Options {
-            authenticator: Authenticator::new(
-                token_file.as_ref().map(TokenFile::tokens).unwrap_or_default(),
-            ),
+            authenticator: credentials.authenticator,
             clock,
             metrics,
             descriptions: descriptions(),
@@ -102,14 +103,18 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
         },
     )
     .await?;
-    if let Some(file) = token_file {
+    if let Some(file) = credentials.token_file {
+        running.run(|stop| file.run(stop));
+    }
+    if let Some(file) = credentials.authentication_file {
         running.run(|stop| file.run(stop));
     }
     if let Some(file) = encryption {
         running.run(|stop| file.run(stop));
     }
     let client_authority = certificates.pki.ca.clone();
-    running.appear(Presence { address: https.address(), client_authority }).await;
+    let proxies = credentials.proxies;
+    running.appear(Presence { address: https.address(), client_authority, proxies }).await;
     let url = format!("https://{}", reachable(https.address()));
     let kubeconfig_path = paths.write_kubeconfig(&certificates.pki, &url)?;
     let plain = http.as_ref().map(Listener::address);
@@ -117,7 +122,7 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     let controllers = LocalControllers::new(&flags.controller_flags, stages);
     let mut tasks = ControllerTasks::default();
     if let Some(controllers) = &controllers {
-        tasks.spawn(controllers, &kubeconfig::admin(&certificates.pki, &url))?;
+        tasks.spawn(controllers, &certificates.pki, &url)?;
     }
     running.run(|stop| certificates.keep_renewed(stop));
     for listener in std::iter::once(https).chain(http) {
@@ -175,9 +180,10 @@ struct ControllerTasks {
 const CONTROLLERS_GRACE: Duration = Duration::from_secs(5);
 
 impl ControllerTasks {
-    fn spawn(&mut self, controllers: &LocalControllers, kubeconfig: &str) -> Result<()> {
+    fn spawn(&mut self, controllers: &LocalControllers, pki: &Pki, url: &str) -> Result<()> {
         let stop = self.stop.clone().cancelled_owned();
-        self.tasks.spawn(controllers.run(kubeconfig, stop)?);
+        let signer = Signer::new(&pki.signing)?;
+        self.tasks.spawn(controllers.run(&kubeconfig::admin(pki, url), signer, stop)?);
         Ok(())
     }
 
@@ -243,6 +249,47 @@ impl ServerPaths {
             // A leftover directory is harmless: only its owner may enter it.
             let _ = std::fs::remove_dir_all(temporary);
         }
+    }
+}
+
+/// How clients prove who they are, and the files that say so.
+struct Credentials {
+    authenticator: Authenticator,
+    token_file: Option<TokenFile>,
+    authentication_file: Option<AuthenticationFile>,
+    proxies: Option<RequestHeaderOptions>,
+}
+
+impl Credentials {
+    fn open(flags: &ServeFlags, paths: &ServerPaths, metrics: &Metrics) -> Result<Credentials> {
+        let token_file = match &flags.token_auth_file {
+            Some(path) => Some(TokenFile::open(path, paths.others)?),
+            None => None,
+        };
+        let tokens = token_file.as_ref().map(TokenFile::tokens).unwrap_or_default();
+        let mut authenticator = Authenticator::new(tokens);
+        let given = &flags.authentication;
+        let authentication_file = match &given.authentication_config {
+            Some(path) => Some(AuthenticationFile::open(path, metrics.clone())?),
+            None => None,
+        };
+        if let Some(file) = &authentication_file {
+            authenticator = authenticator.with_authentication(file.authentication());
+        } else if let Some(issuer) = given.issuer()? {
+            authenticator = authenticator.with_authentication(Authentication::new(issuer)?);
+        }
+        if given.enable_bootstrap_token_auth {
+            authenticator = authenticator.with_bootstrap_tokens();
+        }
+        if let Some(path) = &given.authentication_token_webhook_config_file {
+            let keep = given.authentication_token_webhook_cache_ttl;
+            authenticator = authenticator.with_webhook(TokenWebhook::open(path, keep)?);
+        }
+        let proxies = given.proxies()?;
+        if let Some(proxies) = &proxies {
+            authenticator = authenticator.with_proxies(proxies.clone());
+        }
+        Ok(Credentials { authenticator, token_file, authentication_file, proxies })
     }
 }
 

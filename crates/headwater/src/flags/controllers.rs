@@ -47,6 +47,14 @@ pub(crate) struct ControllersFlags {
     #[command(flatten)]
     pub(crate) controller_flags: ControllerFlags,
 
+    /// Certificate of the authority that signs approved requests
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
+    pub(crate) cluster_signing_cert_file: Option<PathBuf>,
+
+    /// Key of that authority
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
+    pub(crate) cluster_signing_key_file: Option<PathBuf>,
+
     /// Run without leader election; only if no other copy runs
     #[arg(long)]
     pub(crate) no_leader_election: bool,

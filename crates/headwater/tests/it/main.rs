@@ -5,6 +5,7 @@ mod architecture;
 mod bad_input;
 mod bench;
 mod command_line;
+mod credentials;
 mod data;
 mod dev;
 mod dev_kill;

@@ -8,7 +8,7 @@ use headwater_testkit::tools;
 use crate::process::Process;
 
 /// A Python with the package, kept between runs; `None` if it cannot be installed.
-fn python() -> Option<PathBuf> {
+pub(crate) fn python() -> Option<PathBuf> {
     let venv = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
     let python = venv.join("bin/python");
     let has_package = |python: &Path| {

@@ -195,6 +195,17 @@ impl Pki {
     }
 }
 
+/// The authority in a directory that signs client certificates, and all that clients have to trust, as
+/// PEM. Creates and renews nothing.
+pub fn signing_authority(directory: &Path, others: OthersMayRead) -> Result<(Pair, String), Error> {
+    let missing = || Error::NoAuthority(directory.to_owned());
+    let authority = SigningAuthority::load(directory, others)?.ok_or_else(missing)?;
+    Ok(match SigningAuthority::load(&directory.join(rotation::NEXT), others)? {
+        Some(next) => (next.pair(), format!("{}{}", authority.certificate, next.certificate)),
+        None => (authority.pair(), authority.certificate),
+    })
+}
+
 /// Locks the directory: several servers may share it and start at once, and one creates the missing
 /// files.
 fn open_locked(directory: &Path, others: OthersMayRead) -> Result<File, Error> {

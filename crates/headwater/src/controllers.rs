@@ -39,7 +39,7 @@ pub(crate) struct Signer(CertificateAuthority);
 
 impl Signer {
     /// An authority from its certificate and key.
-    pub(crate) fn new(pair: &Pair) -> Result<Arc<dyn CertificateSigner>> {
+    pub(crate) fn of(pair: &Pair) -> Result<Arc<dyn CertificateSigner>> {
         Ok(Arc::new(Signer(CertificateAuthority::new(pair)?)))
     }
 
@@ -53,7 +53,7 @@ impl Signer {
         let text = std::fs::read_to_string(certificate)
             .with_context(|| format!("cannot read {}", certificate.display()))?;
         let key = private_file::read(key, OthersMayRead::Refuse)?;
-        Signer::new(&Pair { certificate: text, key: Secret::new(key) }).map(Some)
+        Signer::of(&Pair { certificate: text, key: Secret::new(key) }).map(Some)
     }
 }
 

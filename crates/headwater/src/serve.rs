@@ -182,7 +182,7 @@ const CONTROLLERS_GRACE: Duration = Duration::from_secs(5);
 impl ControllerTasks {
     fn spawn(&mut self, controllers: &LocalControllers, pki: &Pki, url: &str) -> Result<()> {
         let stop = self.stop.clone().cancelled_owned();
-        let signer = Signer::new(&pki.signing)?;
+        let signer = Signer::of(&pki.signing)?;
         self.tasks.spawn(controllers.run(&kubeconfig::admin(pki, url), signer, stop)?);
         Ok(())
     }
@@ -277,6 +277,9 @@ impl Credentials {
             authenticator = authenticator.with_authentication(file.authentication());
         } else if let Some(issuer) = given.issuer()? {
             authenticator = authenticator.with_authentication(Authentication::new(issuer)?);
+        }
+        if !given.anonymous_auth {
+            authenticator = authenticator.without_anonymous();
         }
         if given.enable_bootstrap_token_auth {
             authenticator = authenticator.with_bootstrap_tokens();

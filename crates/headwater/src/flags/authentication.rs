@@ -4,19 +4,29 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{ArgAction, Args};
 use headwater_server::oidc::config::{AuthenticationConfiguration, OidcFlags};
 use headwater_server::request_header::RequestHeaderOptions;
 
 use super::parse_duration;
 
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Args)]
 #[command(next_help_heading = "Authentication")]
 pub(crate) struct AuthenticationFlags {
     /// File with an AuthenticationConfiguration: OIDC issuers, anonymous access; read again when it
     /// changes
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) authentication_config: Option<PathBuf>,
+
+    /// Serve requests without a credential, as far as anonymous users may do something
+    #[arg(
+        long,
+        value_name = "BOOL",
+        default_value_t = true,
+        action = ArgAction::Set,
+        hide_short_help = true
+    )]
+    pub(crate) anonymous_auth: bool,
 
     /// Accept bootstrap tokens: Secrets of type bootstrap.kubernetes.io/token in kube-system
     #[arg(long, hide_short_help = true)]

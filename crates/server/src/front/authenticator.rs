@@ -35,6 +35,7 @@ pub struct Authenticator {
     tokens: Tokens,
     authentication: Authentication,
     has_bootstrap_tokens: bool,
+    has_anonymous: bool,
     webhook: Option<Arc<TokenWebhook>>,
     proxies: Option<Arc<RequestHeaderOptions>>,
     admin: Arc<Identity>,
@@ -58,6 +59,7 @@ impl Authenticator {
             tokens,
             authentication: Authentication::default(),
             has_bootstrap_tokens: false,
+            has_anonymous: true,
             webhook: None,
             proxies: None,
             admin: Arc::new(Identity::admin()),
@@ -76,6 +78,13 @@ impl Authenticator {
     #[must_use]
     pub fn with_bootstrap_tokens(mut self) -> Authenticator {
         self.has_bootstrap_tokens = true;
+        self
+    }
+
+    /// Turns away requests without a credential.
+    #[must_use]
+    pub fn without_anonymous(mut self) -> Authenticator {
+        self.has_anonymous = false;
         self
     }
 
@@ -122,6 +131,7 @@ impl Authenticator {
         match certificate {
             None => Ok(Credential::Identified(self.admin.clone())),
             Some(ClientCertificate::Refused) => Err(Unauthorized),
+            Some(_) if !self.has_anonymous => Err(Unauthorized),
             Some(_) => match &self.authentication.0.load().anonymous {
                 Some(access) if !access.allows(path) => Err(Unauthorized),
                 _ => Ok(Credential::Identified(self.anonymous.clone())),
@@ -347,5 +357,7 @@ mod tests {
         let closed = file("{enabled: false}");
         assert!(!is_served(&closed, "/livez", "") && is_served(&closed, "/api", "Bearer good"));
         assert!(is_served(&file("{enabled: true}"), "/readyz", ""));
+        let closed = authenticator().without_anonymous();
+        assert!(!is_served(&closed, "/livez", "") && is_served(&closed, "/api", "Bearer good"));
     }
 }

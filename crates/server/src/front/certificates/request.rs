@@ -6,6 +6,8 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
 
+use crate::front::identity::MASTERS;
+
 use super::{KUBELET_CLIENT, KUBELET_SERVING, SERVER_CLIENT, SigningRefused};
 
 /// The group of nodes.
@@ -83,6 +85,10 @@ impl ParsedRequest {
             has(purpose) && usages.iter().all(|usage| known.contains(&usage.as_str()))
         };
         match signer {
+            // Admission refuses these too; a request may be older than that rule.
+            SERVER_CLIENT if self.organizations.iter().any(|group| group == MASTERS) => {
+                refuse("a certificate for system:masters is not allowed")
+            }
             SERVER_CLIENT => match only("client auth") {
                 true => Ok(()),
                 false => refuse(

@@ -47,6 +47,7 @@ fn every_signer_has_rules() {
     for (name, organization, names, signer, usages, expected) in [
         ("alice", "dev", vec![], SERVER_CLIENT, all, ""),
         ("alice", "", vec![mail()], SERVER_CLIENT, "client auth", ""),
+        ("alice", "system:masters", vec![], SERVER_CLIENT, all, "not allowed"),
         ("alice", "dev", vec![], SERVER_CLIENT, serving, "usages must"),
         ("alice", "dev", vec![], SERVER_CLIENT, "client auth, cert sign", "usages must"),
         (node, "system:nodes", vec![], KUBELET_CLIENT, all, ""),

@@ -27,7 +27,8 @@ pub fn user(ca: &str, url: &str, name: &str, credential: UserCredential<'_>) -> 
     // JSON strings are YAML: a name may contain anything.
     let quoted = |text: &str| headwater_json::Value::from(text).to_string();
     let name = quoted(name);
-    let url = quoted(url);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ":/.-_[]".contains(c);
+    let url = if url.chars().all(is_plain) { url.to_owned() } else { quoted(url) };
     let credential = match credential {
         UserCredential::Certificate(pair) => format!(
             "client-certificate-data: {}\n    client-key-data: {}",

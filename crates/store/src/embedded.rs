@@ -21,7 +21,6 @@ mod expiry;
 mod group;
 mod retention;
 mod space;
-mod survey;
 mod load;
 mod salvage;
 mod start;
@@ -64,7 +63,7 @@ pub use archive::{Count, Manifest, verify_backup};
 pub use format::Identity;
 pub use restore::restore;
 pub use retention::Retention;
-pub use verify::{Verified, verify_dir};
+pub use verify::{Verified, verify_dir, verify_on};
 
 /// How an [`Embedded`] behaves.
 #[derive(Clone)]
@@ -125,6 +124,7 @@ impl fmt::Debug for Options {
 pub struct Embedded {
     shared: Arc<Shared>,
     threads: Mutex<Option<Threads>>,
+    lost: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl Embedded {
 
     /// Opens the store on any disk.
     pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Embedded, Error> {
-        let start::Started { identity, published, log, expiries, ages } =
+        let start::Started { identity, published, log, expiries, ages, lost } =
             start::start(&disk, &options)?;
         let shared = Arc::new(Shared {
             disk,
@@ -162,7 +162,12 @@ impl Embedded {
         let scrubbed = shared.clone();
         let scrub = thread("store-scrub", move || scrub::run(&scrubbed, &stopped))?;
         let threads = Mutex::new(Some(Threads { writer, scrub, stop_scrub }));
-        Ok(Embedded { shared, threads })
+        Ok(Embedded { shared, threads, lost })
+    }
+
+    /// What a salvage could not read at this start, with the positions.
+    pub fn lost(&self) -> &[String] {
+        &self.lost
     }
 
     /// The identity of the store.

@@ -16,7 +16,7 @@ use super::index::RowRef;
 use super::log::Appended;
 use super::roster::SegmentSummary;
 use super::row::Row;
-use super::scan::FrameScan;
+use super::scan::{DamagedPart, FrameScan};
 use super::segment::{Segment, remove};
 use crate::change::ChangeKind;
 use crate::key::Key;
@@ -186,18 +186,19 @@ impl<'a> Copy<'a> {
         let name = Segment::name(dropped.number);
         let segment = self.shared.published().segments.get(&dropped.number).cloned();
         let segment = segment.ok_or_else(|| Error::Unavailable(format!("{name} is not open")))?;
-        let bytes = segment.read_to(Some(dropped.len));
-        bytes.map_err(|error| Error::Unavailable(format!("{name}: {error}")))
+        let mut bytes = Vec::new();
+        segment.read_all(dropped, &mut bytes)?;
+        Ok(bytes)
     }
 
     fn each_row(
         &mut self,
-        &SegmentSummary { number, len, .. }: &SegmentSummary,
+        dropped: &SegmentSummary,
         bytes: &[u8],
         mut each: impl FnMut(&mut Self, RowRef, &Row<'_>, &[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let mut scan = FrameScan::new(self.shared.identity.seed(), number, bytes);
-        for frame in scan.by_ref() {
+        for frame in FrameScan::new(self.shared.identity.seed(), dropped, bytes) {
+            let frame = frame.map_err(DamagedPart::error)?;
             for (span, row) in &frame.rows {
                 let at = frame.offset + u64::from(span.offset);
                 let encoded = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
@@ -205,17 +206,13 @@ impl<'a> Copy<'a> {
                 let row_ref = RowRef {
                     revision: row.revision,
                     prev: row.prev,
-                    segment: u32::try_from(number).unwrap_or(u32::MAX),
+                    segment: u32::try_from(dropped.number).unwrap_or(u32::MAX),
                     offset: u32::try_from(at).unwrap_or(u32::MAX),
                     len: span.len,
                     is_delete: row.kind == ChangeKind::Deleted,
                 };
                 each(self, row_ref, row, encoded)?;
             }
-        }
-        if scan.end() < len {
-            let place = format!("{}, byte {}", Segment::name(number), scan.end());
-            return Err(Error::Damaged { place, why: scan.why() });
         }
         Ok(())
     }

@@ -85,7 +85,9 @@ const LOCK: &str = "LOCK";
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    _lock: File,
+    /// A copy of a directory that is only read may have no such file.
+    _lock: Option<File>,
+    read_only: bool,
 }
 
 impl Directory {
@@ -95,31 +97,41 @@ impl Directory {
         made.map_err(|error| named("cannot create", path, &error))?;
         let lock = owned().open(path.join(LOCK)).map_err(|e| named("cannot open", path, &e))?;
         take(&lock, path)?;
-        Ok(Directory { path: path.to_owned(), _lock: lock })
+        Ok(Directory { path: path.to_owned(), _lock: Some(lock), read_only: false })
+    }
+
+    /// Locks a directory that is only read.
+    pub(super) fn read_only(path: &Path) -> io::Result<Directory> {
+        let lock = match File::open(path.join(LOCK)) {
+            Ok(lock) => Some(lock),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(named("cannot open", path, &error)),
+        };
+        lock.as_ref().map_or(Ok(()), |lock| take(lock, path))?;
+        Ok(Directory { path: path.to_owned(), _lock: lock, read_only: true })
+    }
+
+    /// The path of a file that is about to be changed.
+    fn to_change(&self, name: &str) -> io::Result<PathBuf> {
+        match self.read_only {
+            true => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
+            false => Ok(self.path.join(name)),
+        }
     }
 }
 
-/// Creates a directory and its parents durably.
-fn make(path: &Path) -> io::Result<()> {
+/// Creates a directory and its parents durably. Returns the directories whose content it synced.
+fn make(path: &Path) -> io::Result<Vec<PathBuf>> {
     if fs::exists(path)? {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
-    make(parent)?;
+    let mut synced = make(parent)?;
     DirBuilder::new().mode(0o700).create(path)?;
-    File::open(parent)?.sync_all()
-}
-
-/// Locks a directory that is only read; a copy of a directory may have no lock file.
-pub(super) fn lock_existing(path: &Path) -> io::Result<Option<File>> {
-    let lock = match File::open(path.join(LOCK)) {
-        Ok(lock) => lock,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(named("cannot open", path, &error)),
-    };
-    take(&lock, path)?;
-    Ok(Some(lock))
+    File::open(parent)?.sync_all()?;
+    synced.push(parent.to_owned());
+    Ok(synced)
 }
 
 fn take(lock: &File, path: &Path) -> io::Result<()> {
@@ -135,7 +147,11 @@ fn take(lock: &File, path: &Path) -> io::Result<()> {
 
 impl Disk for Directory {
     fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(PlainFile(owned().open(self.path.join(name))?)))
+        let file = match self.read_only {
+            true => File::open(self.path.join(name))?,
+            false => owned().open(self.path.join(name))?,
+        };
+        Ok(Box::new(PlainFile(file)))
     }
 
     fn exists(&self, name: &str) -> io::Result<bool> {
@@ -143,15 +159,16 @@ impl Disk for Directory {
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
-        names(&self.path)
+        let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+        fs::read_dir(&self.path)?.map(|entry| entry.map(name)).collect()
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.path.join(from), self.path.join(to))
+        fs::rename(self.to_change(from)?, self.path.join(to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.path.join(name))
+        fs::remove_file(self.to_change(name)?)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -165,7 +182,7 @@ impl Disk for Directory {
     }
 
     fn allocate(&self, name: &str, bytes: u64) -> io::Result<()> {
-        let file = owned().open(self.path.join(name))?;
+        let file = owned().open(self.to_change(name)?)?;
         file.set_len(bytes)?;
         // Even if the length is right: the file may be sparse.
         Ok(rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)?)
@@ -174,18 +191,6 @@ impl Disk for Directory {
     fn place(&self) -> String {
         self.path.display().to_string()
     }
-}
-
-/// The names of all files in a directory.
-pub(super) fn names(path: &Path) -> io::Result<Vec<String>> {
-    let name =
-        |entry: io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
-    fs::read_dir(path)?.map(name).collect()
-}
-
-/// A file that is only read.
-pub(super) fn read_only(path: &Path) -> io::Result<Box<dyn DiskFile>> {
-    Ok(Box::new(PlainFile(File::open(path)?)))
 }
 
 /// The options of opening: files are readable by their owner only.
@@ -227,5 +232,20 @@ impl DiskFile for PlainFile {
     fn drop_cache(&self, offset: u64, len: u64) {
         // Only advice: a read from memory is still correct.
         let _ = rustix::fs::fadvise(&self.0, offset, NonZero::new(len), Advice::DontNeed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C13
+    #[test]
+    fn every_directory_that_gets_a_new_one_is_synced() {
+        let dir = tempfile::tempdir().unwrap();
+        let synced = make(&dir.path().join("a/b/c")).unwrap();
+        let parents = ["", "a", "a/b"].map(|parent| dir.path().join(parent));
+        assert!(synced.iter().eq(&parents), "{synced:?}");
+        assert!(make(dir.path()).unwrap().is_empty());
     }
 }

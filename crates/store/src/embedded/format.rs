@@ -4,7 +4,6 @@
 //! contains no store, or an incomplete one. A start refuses every format but its own.
 
 use std::fmt::Write as _;
-use std::io;
 
 use headwater_api::Revision;
 use uuid::Uuid;
@@ -65,14 +64,7 @@ impl Identity {
 
 /// The identity in FORMAT; `None` if there is no such file.
 pub(super) fn read(disk: &dyn Disk) -> Result<Option<Identity>, Error> {
-    let failed = |error: io::Error| unavailable(disk, FORMAT_FILE, &error);
-    if !disk.exists(FORMAT_FILE).map_err(failed)? {
-        return Ok(None);
-    }
-    let file = disk.open(FORMAT_FILE).map_err(failed)?;
-    let len = file.len().map_err(failed)?.min(LEN_MAX);
-    let mut text = vec![0; usize::try_from(len).unwrap_or_default()];
-    file.read(0, &mut text).map_err(failed)?;
+    let Some(text) = read_text(disk)? else { return Ok(None) };
     let text = String::from_utf8_lossy(&text);
     if text == UNFINISHED {
         let why = "a restore did not finish; empty the directory and restore again";
@@ -87,6 +79,32 @@ pub(super) fn read(disk: &dyn Disk) -> Result<Option<Identity>, Error> {
         Some(other) => Err(other_format(disk, other)),
         None => Err(damaged(disk, FORMAT_FILE, "it contains no format number")),
     }
+}
+
+/// The identity in a FORMAT of which one bit is wrong: the checksum matches for the right bit only.
+pub(super) fn read_repaired(disk: &dyn Disk) -> Result<Option<Identity>, Error> {
+    let Some(mut text) = read_text(disk)? else { return Ok(None) };
+    for bit in 0..text.len() * 8 {
+        text[bit / 8] ^= 1 << (bit % 8);
+        if let Some(identity) = std::str::from_utf8(&text).ok().and_then(Identity::parse) {
+            return Ok(Some(identity));
+        }
+        text[bit / 8] ^= 1 << (bit % 8);
+    }
+    Ok(None)
+}
+
+fn read_text(disk: &dyn Disk) -> Result<Option<Vec<u8>>, Error> {
+    let read = || {
+        if !disk.exists(FORMAT_FILE)? {
+            return Ok(None);
+        }
+        let file = disk.open(FORMAT_FILE)?;
+        let mut text = vec![0; usize::try_from(file.len()?.min(LEN_MAX)).unwrap_or_default()];
+        file.read(0, &mut text)?;
+        Ok(Some(text))
+    };
+    read().map_err(|error| unavailable(disk, FORMAT_FILE, &error))
 }
 
 fn other_format(disk: &dyn Disk, format: u32) -> Error {
@@ -127,6 +145,7 @@ fn write_text(disk: &dyn Disk, text: &str) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::disk::Directory;
     use super::*;
 
     #[test]
@@ -140,6 +159,25 @@ mod tests {
             bytes[at] ^= 1;
             let found = String::from_utf8(bytes).ok().and_then(|text| Identity::parse(&text));
             assert_eq!(found, None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn one_wrong_bit_is_repaired_and_two_are_not() {
+        let (cluster, incarnation) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let identity = Identity { cluster, incarnation, first: Revision(3) };
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Directory::lock(dir.path()).unwrap();
+        write(&disk, &identity).unwrap();
+        let text = identity.text().into_bytes();
+        for bit in (0..text.len() * 8).step_by(7) {
+            let mut wrong = text.clone();
+            wrong[bit / 8] ^= 1 << (bit % 8);
+            std::fs::write(dir.path().join(FORMAT_FILE), &wrong).unwrap();
+            assert_eq!(read_repaired(&disk).unwrap(), Some(identity), "bit {bit}");
+            wrong[text.len() / 2] ^= 0b110;
+            std::fs::write(dir.path().join(FORMAT_FILE), &wrong).unwrap();
+            assert_eq!(read_repaired(&disk).unwrap(), None, "bit {bit}");
         }
     }
 }

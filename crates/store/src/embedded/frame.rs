@@ -193,11 +193,11 @@ impl Draft {
     }
 }
 
-/// A damaged frame: what is wrong, and the object if it is known.
+/// A damaged frame: what is wrong, and the key and revision of the damaged row if they are known.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BadFrame {
     pub(super) why: &'static str,
-    pub(super) key: Option<String>,
+    pub(super) row: Option<(String, Revision)>,
 }
 
 /// Checks the payload of a frame and passes its rows on. Rows are passed on before the frame is
@@ -208,15 +208,15 @@ pub(super) fn read_payload<'a>(
     payload: &'a [u8],
     mut each: impl FnMut(RowSpan, Row<'a>),
 ) -> Result<Option<Roster>, BadFrame> {
-    let bad = |why, key| BadFrame { why, key };
+    let bad = |why, row| BadFrame { why, row };
     let roster_at = payload.len().checked_sub(header.roster_len as usize);
     let roster_at = roster_at.ok_or(bad("the roster is longer than the frame", None))?;
     let (mut rows, roster) = payload.split_at(roster_at);
     let (mut digest, mut offset) = (0, HEADER as u32);
     for _ in 0..header.rows {
         let row = Row::decode(seed, rows).map_err(|Bad(why)| {
-            let key = Row::parse(rows).ok().map(|row| row.key.to_owned());
-            bad(why, key)
+            let row = Row::parse(rows).ok().map(|row| (row.key.to_owned(), row.revision));
+            bad(why, row)
         })?;
         let len = row.len() as u32;
         digest = crc32c::crc32c_append(digest, &row_sum(rows).to_le_bytes());

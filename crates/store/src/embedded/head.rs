@@ -67,14 +67,18 @@ impl HeadFile {
         Ok(HeadFile { seed, file: disk.open(HEAD)? })
     }
 
-    /// The head; `None` if it is missing or damaged.
-    pub(super) fn read(&self) -> io::Result<Option<Head>> {
-        if self.file.len()? != LEN as u64 {
+    /// The head in a directory; `None` if it is missing or damaged.
+    pub(super) fn find(disk: &dyn Disk, seed: Seed) -> io::Result<Option<Head>> {
+        if !disk.exists(HEAD)? {
+            return Ok(None);
+        }
+        let HeadFile { file, .. } = HeadFile::open(disk, seed)?;
+        if file.len()? != LEN as u64 {
             return Ok(None);
         }
         let mut bytes = [0; LEN];
-        self.file.read(0, &mut bytes)?;
-        Ok(Head::decode(self.seed, &bytes))
+        file.read(0, &mut bytes)?;
+        Ok(Head::decode(seed, &bytes))
     }
 
     /// Writes the head without a sync.

@@ -1,11 +1,10 @@
 //! Loading: reads all segments and builds the index.
 //!
-//! Promise: finds exactly the durable frames, or reports the position of the damage. Only the last
-//! frame of the open segment may be torn. Changes nothing on disk, so that a start and a
-//! verification agree.
+//! Promise: finds exactly the durable frames, or reports the position of the damage. Changes nothing
+//! on disk, so that a start and a verification agree. A salvage reads in the same way, but notes
+//! damage and continues with every row that is whole.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 
 use headwater_api::Revision;
@@ -13,15 +12,15 @@ use headwater_api::Revision;
 use super::disk::Disk;
 use super::expiry::Expiry;
 use super::format::Identity;
+use super::frame::{FrameHeader, HEADER};
 use super::head::{HEAD, Head, HeadFile};
 use super::index::{KeyEntry, RowIndex, RowRef};
 use super::log::{Active, Edges};
 use super::published::Published;
-use super::roster::SegmentSummary;
+use super::roster::{Roster, SegmentSummary};
 use super::row::{Row, Seed};
 use super::scan::FrameScan;
-use super::segment::{Segment, SegmentMap};
-use super::survey::{Survey, survey};
+use super::segment::{FreeFiles, Segment, SegmentMap};
 use super::{damaged, unavailable};
 use crate::change::ChangeKind;
 use crate::key::Key;
@@ -35,7 +34,8 @@ pub(super) struct Loaded {
     pub(super) sealed: BTreeMap<u64, SegmentSummary>,
     /// Always there, unless the load was a salvage.
     pub(super) open: Option<OpenSegment>,
-    /// The highest sequence, and the highest number of any segment.
+    /// The highest sequence, and the highest number of any segment that was ever used and whose
+    /// file still exists.
     pub(super) sequence: u64,
     pub(super) number: u64,
     pub(super) expiries: Vec<Expiry>,
@@ -53,7 +53,8 @@ pub(super) struct Loaded {
 #[derive(Debug)]
 pub(super) struct OpenSegment {
     pub(super) active: Active,
-    /// The segment without its last frame, which may not be durable.
+    /// Its last frame, which may not be durable, and the segment without it.
+    pub(super) last_frame: Vec<u8>,
     pub(super) before_last: SegmentSummary,
 }
 
@@ -72,45 +73,42 @@ pub(super) fn load(
     on_damage: OnDamage,
 ) -> Result<Loaded, Error> {
     let seed = identity.seed();
-    let Survey { segments, mut roster, headless } = survey(disk, seed)?;
-    let mut loader = Loader::new(disk, identity, on_damage);
-    for number in headless {
-        loader.damage(&Segment::name(number), "the first frame is damaged")?;
-        roster.segments.push(Survey::unlisted(number));
+    let names = disk.names().map_err(|error| unavailable(disk, "", &error))?;
+    let (mut files, mut number) = (SegmentMap::new(), 0);
+    for name in &names {
+        if let Some(found) = Segment::number_of(name) {
+            let segment = Segment::open(disk, found);
+            let segment = segment.map_err(|error| unavailable(disk, name, &error))?;
+            files.insert(found, Arc::new(segment));
+        }
+        // A number is never used twice: a recycled file may still have frames with its old one.
+        let used = Segment::number_of(name).or_else(|| FreeFiles::number_of(name));
+        number = number.max(used.unwrap_or_default());
     }
-    let (mut sealed, mut open, mut used) = (BTreeMap::new(), None, SegmentMap::new());
-    for listed in &roster.segments {
-        let Some(segment) = segments.get(&listed.number) else {
+    let mut loader = Loader::new(disk, identity, on_damage);
+    let head = HeadFile::find(disk, seed).map_err(|error| unavailable(disk, HEAD, &error))?;
+    let open = loader.read_open(&files, head)?;
+    let (mut sealed, mut used) = (BTreeMap::new(), SegmentMap::new());
+    if let Some(open) = &open {
+        used.insert(open.active.summary.number, open.active.segment.clone());
+    }
+    for listed in loader.listed(&files, &used)?.iter().rev() {
+        let Some(segment) = files.get(&listed.number) else {
             loader.damage(&Segment::name(listed.number), "the file is missing")?;
             continue;
         };
-        let (summary, before_last) = loader.read(segment, listed)?;
+        loader.read(segment, listed)?;
+        segment.seal(*listed);
+        sealed.insert(listed.number, *listed);
         used.insert(listed.number, segment.clone());
-        match listed.is_open {
-            true => {
-                let active = Active { segment: segment.clone(), summary };
-                open = Some(OpenSegment { active, before_last });
-            }
-            false => {
-                segment.seal(summary);
-                sealed.insert(listed.number, summary);
-            }
-        }
     }
-    if open.is_none() {
-        loader.damage("*.seg", "the open segment is missing")?;
-    }
-    let is_clean = loader.check_head(open.as_ref())?;
-    let unlisted = segments.keys().filter(|number| !used.contains_key(number)).copied().collect();
-    let number = segments.keys().next_back().copied().unwrap_or_default();
-    let Contents { index, expiries, times, edges, sequence, lost } = loader.finish()?;
-    let published = Published {
-        index,
-        recent: RecentChanges::after(edges.newest),
-        segments: Arc::new(used),
-        newest: edges.newest,
-        compacted: edges.compacted,
-    };
+    let unlisted = files.keys().filter(|number| !used.contains_key(number)).copied().collect();
+    let sequence = loader.sequence;
+    let is_clean = head.is_some_and(|head| head.is_clean && head.sequence == sequence);
+    let Contents { index, expiries, times, edges, lost } = loader.finish()?;
+    let Edges { newest, compacted } = edges;
+    let recent = RecentChanges::after(newest);
+    let published = Published { index, recent, segments: Arc::new(used), newest, compacted };
     Ok(Loaded {
         published,
         sealed,
@@ -131,6 +129,8 @@ struct Loader<'a> {
     seed: Seed,
     first: Revision,
     on_damage: OnDamage,
+    /// The content of the segment that is being read.
+    bytes: Vec<u8>,
     keys: BTreeMap<Key, KeyEntry>,
     /// All rows on disk, in the order of their positions.
     rows: Vec<FoundRow>,
@@ -138,8 +138,8 @@ struct Loader<'a> {
     times: Vec<(i64, Revision)>,
     edges: Edges,
     sequence: u64,
-    /// Why the open segment ends where it does.
-    end: String,
+    /// The newest list of segments in the open one.
+    roster: Option<Roster>,
     lost: Vec<String>,
 }
 
@@ -155,7 +155,6 @@ struct Contents {
     expiries: Vec<Expiry>,
     times: Vec<(i64, Revision)>,
     edges: Edges,
-    sequence: u64,
     lost: Vec<String>,
 }
 
@@ -166,13 +165,14 @@ impl<'a> Loader<'a> {
             seed: identity.seed(),
             first: identity.first,
             on_damage,
+            bytes: Vec::new(),
             keys: BTreeMap::new(),
             rows: Vec::new(),
             expiries: Vec::new(),
             times: Vec::new(),
             edges: Edges { newest: identity.first, compacted: Revision::ZERO },
             sequence: 0,
-            end: String::new(),
+            roster: None,
             lost: Vec::new(),
         }
     }
@@ -188,55 +188,132 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Reads a segment. Returns what it contains, with and without its last frame.
-    fn read(
+    /// Finds and reads the segment that was written last: the log segment with the highest number
+    /// that contains a frame. A file without a frame is left of a crash or from an earlier use.
+    fn read_open(
         &mut self,
-        segment: &Segment,
-        listed: &SegmentSummary,
-    ) -> Result<(SegmentSummary, SegmentSummary), Error> {
-        let (disk, name) = (self.disk, Segment::name(listed.number));
-        let failed = |error: io::Error| unavailable(disk, &name, &error);
-        let bytes = segment.read_to((!listed.is_open).then_some(listed.len)).map_err(failed)?;
-        let mut scan = FrameScan::new(self.seed, listed.number, &bytes);
-        let empty = SegmentSummary { len: 0, rows: 0, digest: 0, is_open: false, ..*listed };
-        let (mut summary, mut before_last) = (empty, empty);
-        loop {
-            for frame in scan.by_ref() {
-                before_last = summary;
-                summary.add(frame.header.len(), frame.header.rows, frame.header.digest);
-                if !frame.header.is_base {
-                    self.sequence = self.sequence.max(frame.header.sequence);
-                    let time = frame.rows.first().map(|(_, row)| row.time);
-                    self.times.extend(time.map(|time| (time, frame.header.newest)));
+        files: &SegmentMap,
+        head: Option<Head>,
+    ) -> Result<Option<OpenSegment>, Error> {
+        let mut empty = None;
+        for segment in files.values().rev() {
+            let listed = self.unlisted(segment)?;
+            if listed.is_base {
+                continue;
+            }
+            let open = self.read(segment, &listed)?;
+            if open.active.summary.len > 0 {
+                self.check_head(head, empty.unwrap_or(segment))?;
+                return Ok(Some(open));
+            }
+            empty = Some(segment);
+        }
+        self.damage("*.seg", "no segment contains a frame of this store")?;
+        Ok(None)
+    }
+
+    /// The segments must contain every acknowledged frame; the last ones would be in this segment.
+    fn check_head(&mut self, head: Option<Head>, last: &Segment) -> Result<(), Error> {
+        let Some(head) = head.filter(|head| head.sequence > self.sequence) else { return Ok(()) };
+        let listed = self.unlisted(last)?;
+        let mut bytes = Vec::new();
+        last.read_all(&listed, &mut bytes)?;
+        let mut scan = FrameScan::new(self.seed, &listed, &bytes);
+        scan.by_ref().for_each(drop);
+        let rest = scan.rest();
+        let (newest, revision) = (self.edges.newest, head.revision);
+        let why = format!(
+            "the log ends at revision {newest} ({}), but a later frame was acknowledged, at \
+             revision {revision}",
+            rest.why
+        );
+        self.damage(&rest.place, &why)?;
+        // Rows of a recycled file's earlier use are older.
+        let is_lost = |row: &Row<'_>| newest < row.revision && row.revision <= revision;
+        for (offset, row) in rest.whole_rows().iter().filter(|(_, row)| is_lost(row)) {
+            self.add(last.number, *offset, row);
+        }
+        // A salvage continues after every revision that a client may know.
+        self.edges.newest = revision;
+        Ok(())
+    }
+
+    /// The entry of a segment whose length is unknown.
+    fn unlisted(&self, segment: &Segment) -> Result<SegmentSummary, Error> {
+        let mut first = Vec::new();
+        segment.read_start(&mut first)?;
+        let is_base = FrameHeader::decode(self.seed, &first)
+            .is_some_and(|header| header.segment == segment.number && header.is_base);
+        Ok(SegmentSummary { number: segment.number, is_open: true, is_base, ..Default::default() })
+    }
+
+    /// All segments but the open one. If a salvage lost a part of that, the list in it may be out of
+    /// date, and every segment counts.
+    fn listed(
+        &mut self,
+        files: &SegmentMap,
+        open: &SegmentMap,
+    ) -> Result<Vec<SegmentSummary>, Error> {
+        let roster = self.roster.take().unwrap_or_default();
+        let listed = roster.segments.into_iter().filter(|segment| !segment.is_open);
+        let mut listed: BTreeMap<u64, _> = listed.map(|entry| (entry.number, entry)).collect();
+        if !self.lost.is_empty() {
+            for (number, segment) in files {
+                if !listed.contains_key(number) && !open.contains_key(number) {
+                    listed.insert(*number, self.unlisted(segment)?);
                 }
-                self.edges.newest = self.edges.newest.max(frame.header.newest);
-                self.edges.compacted = self.edges.compacted.max(frame.header.compacted);
-                for (span, row) in &frame.rows {
-                    self.add(listed.number, frame.offset + u64::from(span.offset), row);
-                }
-            }
-            let next = scan.next_header();
-            if listed.is_open && next.is_none() {
-                self.end = scan.why();
-                break;
-            }
-            if !listed.is_open && summary == *listed {
-                break;
-            }
-            let why = match scan.end() == listed.len {
-                true => "its frames are not those that were written".into(),
-                false => scan.why(),
-            };
-            self.damage(&format!("{name}, byte {}", scan.end()), &why)?;
-            for (offset, row) in scan.readable_rows() {
-                self.add(listed.number, offset, &row);
-            }
-            match next {
-                Some(next) => scan.skip_to(next),
-                None => break,
             }
         }
-        Ok((summary, before_last))
+        Ok(listed.into_values().collect())
+    }
+
+    /// Reads a segment.
+    fn read(
+        &mut self,
+        segment: &Arc<Segment>,
+        listed: &SegmentSummary,
+    ) -> Result<OpenSegment, Error> {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        segment.read_all(listed, &mut bytes)?;
+        let mut scan = FrameScan::new(self.seed, listed, &bytes);
+        let mut before_last = scan.found();
+        let mut last_frame = 0..0;
+        loop {
+            let before = scan.found();
+            match scan.next() {
+                None => break,
+                Some(Ok(frame)) => {
+                    let start = usize::try_from(frame.offset).unwrap_or(usize::MAX);
+                    last_frame = start..start + HEADER + frame.header.payload_len as usize;
+                    before_last = before;
+                    if !frame.header.is_base {
+                        self.sequence = self.sequence.max(frame.header.sequence);
+                        let time = frame.rows.first().map(|(_, row)| row.time);
+                        self.times.extend(time.map(|time| (time, frame.header.newest)));
+                    }
+                    self.edges.newest = self.edges.newest.max(frame.header.newest);
+                    self.edges.compacted = self.edges.compacted.max(frame.header.compacted);
+                    for (span, row) in &frame.rows {
+                        self.add(segment.number, frame.offset + u64::from(span.offset), row);
+                    }
+                    if listed.is_open && frame.roster.is_some() {
+                        self.roster = frame.roster;
+                    }
+                }
+                Some(Err(part)) => {
+                    self.damage(&part.place, &part.why)?;
+                    for (offset, row) in part.whole_rows() {
+                        self.edges.newest = self.edges.newest.max(row.revision);
+                        self.add(segment.number, offset, &row);
+                    }
+                }
+            }
+        }
+        let summary = scan.found();
+        let last_frame = bytes.get(last_frame).unwrap_or_default().to_vec();
+        self.bytes = bytes;
+        let active = Active { segment: segment.clone(), summary };
+        Ok(OpenSegment { active, last_frame, before_last })
     }
 
     fn add(&mut self, segment: u64, offset: u64, row: &Row<'_>) {
@@ -275,57 +352,30 @@ impl<'a> Loader<'a> {
         self.rows.push(FoundRow { row: row_ref, is_create });
     }
 
-    /// The segments must contain every acknowledged frame. Returns whether the store was closed
-    /// after the last one.
-    fn check_head(&mut self, open: Option<&OpenSegment>) -> Result<bool, Error> {
-        let (disk, seed) = (self.disk, self.seed);
-        let read = || match disk.exists(HEAD)? {
-            true => HeadFile::open(disk, seed)?.read(),
-            false => Ok(None),
-        };
-        let head = read().map_err(|error| unavailable(disk, HEAD, &error))?;
-        let Some(Head { sequence, revision, is_clean }) = head else { return Ok(false) };
-        if sequence > self.sequence {
-            let end = open.map(|open| open.active.summary).unwrap_or_default();
-            let name = format!("{}, byte {}", Segment::name(end.number), end.len);
-            let (newest, end) = (self.edges.newest, &self.end);
-            let why = format!(
-                "the log ends at revision {newest} ({end}), but a later frame was acknowledged, at \
-                 revision {revision}"
-            );
-            self.damage(&name, &why)?;
-            // Salvage continues after every revision that a client may know.
-            self.edges.newest = self.edges.newest.max(revision);
-        }
-        Ok(is_clean && sequence == self.sequence)
-    }
-
     /// Builds the index from all rows.
     fn finish(mut self) -> Result<Contents, Error> {
         let mut rows = std::mem::take(&mut self.rows);
+        // If a revision is there twice, the sort keeps the row of the later segment first.
         rows.sort_by_key(|found| found.row.revision);
         rows.dedup_by_key(|found| found.row.revision);
-        if self.on_damage == OnDamage::Salvage && !self.lost.is_empty() {
-            // The history may have holes: only the newest state is kept.
-            self.edges.compacted = self.edges.newest;
-        }
-        self.check_complete(&rows)?;
         let position = |revision: Revision| {
             rows.binary_search_by_key(&revision, |found| found.row.revision).ok()
         };
+        if self.lost.is_empty()
+            && let Some((revision, why)) = self.missing(&rows, position)
+        {
+            self.damage(&format!("revision {revision}"), why)?;
+        }
+        if !self.lost.is_empty() {
+            // The history may have holes: only the newest state is kept.
+            self.edges.compacted = self.edges.newest;
+        }
         let mut needed = vec![false; rows.len()];
         for (at, found) in rows.iter().enumerate() {
-            if found.row.revision <= self.edges.compacted {
-                continue;
-            }
-            needed[at] = true;
-            match position(found.row.prev) {
-                Some(prev) => needed[prev] |= !found.is_create,
-                None if found.is_create => {}
-                None => {
-                    let why = "the row that it replaces is missing";
-                    return Err(self.missing(found.row.revision, why));
-                }
+            if found.row.revision > self.edges.compacted {
+                needed[at] = true;
+                let prev = position(found.row.prev).filter(|_| !found.is_create);
+                prev.into_iter().for_each(|prev| needed[prev] = true);
             }
         }
         // A deletion is needed if there are older rows for it to hide.
@@ -335,32 +385,32 @@ impl<'a> Loader<'a> {
         }
         let kept = rows.iter().zip(&needed).filter(|(_, needed)| **needed);
         let kept = kept.map(|(found, _)| found.row).collect();
-        let index = RowIndex::new(self.keys, kept, self.edges.compacted);
-        let Loader { mut expiries, times, edges, sequence, lost, .. } =
-            Loader { keys: BTreeMap::new(), ..self };
+        let Loader { keys, mut expiries, times, edges, lost, .. } = self;
+        let index = RowIndex::new(keys, kept, edges.compacted);
         expiries.retain(|expiry| {
             index.newest(expiry.key.as_str()).is_some_and(|row| row.revision == expiry.revision)
         });
-        Ok(Contents { index, expiries, times, edges, sequence, lost })
+        Ok(Contents { index, expiries, times, edges, lost })
     }
 
-    /// Every revision that was not compacted has a row.
-    fn check_complete(&self, rows: &[FoundRow]) -> Result<(), Error> {
+    /// Every revision that was not compacted has a row, and so has the version that it replaces.
+    /// Returns the first one that does not.
+    fn missing(
+        &self,
+        rows: &[FoundRow],
+        position: impl Fn(Revision) -> Option<usize>,
+    ) -> Option<(Revision, &'static str)> {
         let oldest = self.edges.compacted.max(self.first);
         let mut next = oldest.next();
-        for found in rows.iter().filter(|found| found.row.revision > oldest) {
-            if found.row.revision != next {
-                return Err(self.missing(next, "the row is missing"));
+        for FoundRow { row, is_create } in rows.iter().filter(|found| found.row.revision > oldest) {
+            if row.revision != next {
+                break;
+            }
+            if !is_create && position(row.prev).is_none() {
+                return Some((row.revision, "the row that it replaces is missing"));
             }
             next = next.next();
         }
-        match next == self.edges.newest.next() {
-            true => Ok(()),
-            false => Err(self.missing(next, "the row is missing")),
-        }
-    }
-
-    fn missing(&self, revision: Revision, why: &str) -> Error {
-        damaged(self.disk, &format!("revision {revision}"), why)
+        (next != self.edges.newest.next()).then_some((next, "the row is missing"))
     }
 }

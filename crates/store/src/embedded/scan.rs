@@ -1,11 +1,15 @@
 //! Reads the frames of a segment in order and checks them.
 //!
-//! Promise: a scan ends at the first frame that is not whole. Whether that is the torn end of a
-//! crash or damage is decided by what follows: at most the last frame of a segment can be torn,
-//! because every frame is synced before the next one is written.
+//! Promise: every byte of a segment is part of a whole frame, of damage, or of the torn end of a
+//! crash. Only the last frame of an open segment can be torn, because every frame is synced before
+//! the next one is written: what is not whole and is followed by a frame is damage. Every reader
+//! of segments uses this scan; they differ in what they do about damage.
 
 use super::frame::{BLOCK, BadFrame, FrameHeader, HEADER, RowSpan, read_payload};
+use super::roster::{Roster, SegmentSummary};
 use super::row::{Row, Seed};
+use super::segment::Segment;
+use crate::store::Error;
 
 /// A whole frame.
 #[derive(Debug)]
@@ -14,99 +18,146 @@ pub(super) struct ScannedFrame<'a> {
     /// Its position in the segment.
     pub(super) offset: u64,
     pub(super) rows: Vec<(RowSpan, Row<'a>)>,
+    pub(super) roster: Option<Roster>,
 }
 
-/// An iterator over the frames in the content of a segment.
+/// A part of a segment that contains no whole frame.
+#[derive(Debug)]
+pub(super) struct DamagedPart<'a> {
+    pub(super) place: String,
+    pub(super) why: String,
+    seed: Seed,
+    offset: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> DamagedPart<'a> {
+    pub(super) fn error(self) -> Error {
+        Error::Damaged { place: self.place, why: self.why }
+    }
+
+    /// The rows in it that are whole, with their positions. After a damaged row, whose length may be
+    /// wrong, it looks for the next one at every byte.
+    pub(super) fn whole_rows(&self) -> Vec<(u64, Row<'a>)> {
+        let (mut at, mut rows) = (HEADER, Vec::new());
+        while let Some(bytes) = self.bytes.get(at..).filter(|bytes| !bytes.is_empty()) {
+            match Row::decode(self.seed, bytes) {
+                Ok(row) => {
+                    rows.push(((self.offset + at) as u64, row));
+                    at += row.len();
+                }
+                Err(_) => at += 1,
+            }
+        }
+        rows
+    }
+}
+
+/// An iterator over the content of a segment.
 #[derive(Debug)]
 pub(super) struct FrameScan<'a> {
     seed: Seed,
-    number: u64,
+    listed: SegmentSummary,
     bytes: &'a [u8],
     offset: usize,
     sequence: Option<u64>,
-    /// What is wrong with the frame at the end, if there is the header of one.
-    bad: Option<BadFrame>,
+    /// The frames so far.
+    found: SegmentSummary,
+    is_damaged: bool,
 }
 
 impl<'a> FrameScan<'a> {
-    pub(super) fn new(seed: Seed, number: u64, bytes: &'a [u8]) -> FrameScan<'a> {
-        FrameScan { seed, number, bytes, offset: 0, sequence: None, bad: None }
+    /// A scan of an open segment, or of one that must contain what is listed.
+    pub(super) fn new(seed: Seed, listed: &SegmentSummary, bytes: &'a [u8]) -> FrameScan<'a> {
+        let found = SegmentSummary { len: 0, rows: 0, digest: 0, is_open: false, ..*listed };
+        let (offset, sequence, is_damaged) = (0, None, false);
+        FrameScan { seed, listed: *listed, bytes, offset, sequence, found, is_damaged }
     }
 
-    /// The end of the frames so far.
-    pub(super) fn end(&self) -> u64 {
-        self.offset as u64
+    /// The frames so far, in numbers.
+    pub(super) fn found(&self) -> SegmentSummary {
+        self.found
     }
 
-    /// What is wrong at the end, in words.
-    pub(super) fn why(&self) -> String {
-        match &self.bad {
-            Some(BadFrame { why, key: Some(key) }) => format!("{why} (a row of {key})"),
-            Some(BadFrame { why, key: None }) => (*why).into(),
-            None => "there is no frame".into(),
+    /// What follows the last frame of an open segment.
+    pub(super) fn rest(&self) -> DamagedPart<'a> {
+        let bad = self.frame().err().unwrap_or(bad("there are more frames"));
+        self.part(self.bytes.len(), bad)
+    }
+
+    fn part(&self, end: usize, BadFrame { why, row }: BadFrame) -> DamagedPart<'a> {
+        let why = match row {
+            Some((key, revision)) => format!("{why} (a row of {key}, revision {revision})"),
+            None => why.into(),
+        };
+        DamagedPart {
+            place: format!("{}, byte {}", Segment::name(self.listed.number), self.offset),
+            why,
+            seed: self.seed,
+            offset: self.offset,
+            bytes: self.bytes.get(self.offset..end).unwrap_or_default(),
         }
     }
 
-    /// The position of the next header of this segment after the end. If there is one, the end is
-    /// damage and not torn.
-    pub(super) fn next_header(&self) -> Option<u64> {
-        let header = |at: &usize| self.header(*at).is_some();
-        let mut blocks = (self.offset + BLOCK..self.bytes.len()).step_by(BLOCK);
-        blocks.find(header).map(|at| at as u64)
-    }
-
-    /// Continues at a position after damage.
-    pub(super) fn skip_to(&mut self, offset: u64) {
-        self.offset = usize::try_from(offset).unwrap_or(usize::MAX);
-        self.bad = None;
-    }
-
-    /// The rows of the damaged frame at the end that are whole, with their positions.
-    pub(super) fn readable_rows(&self) -> Vec<(u64, Row<'a>)> {
-        let (mut at, mut rows) = (self.offset + HEADER, Vec::new());
-        let Some(header) = self.header(self.offset) else { return rows };
-        for _ in 0..header.rows {
-            let Some(bytes) = self.bytes.get(at..) else { break };
-            if let Ok(row) = Row::decode(self.seed, bytes) {
-                rows.push((at as u64, row));
-            }
-            // If the lengths of a damaged row are wrong, nothing after it is found.
-            let Ok(row) = Row::parse(bytes) else { break };
-            at += row.len();
-        }
-        rows
+    /// The frame at the current position.
+    fn frame(&self) -> Result<ScannedFrame<'a>, BadFrame> {
+        let header = self.header(self.offset).ok_or(bad("there is no frame"))?;
+        let start = self.offset + HEADER;
+        let payload = self.bytes.get(start..start + header.payload_len as usize);
+        let payload = payload.ok_or(bad("the frame is truncated"))?;
+        let mut rows = Vec::with_capacity(header.rows.min(1 << 16) as usize);
+        let roster = read_payload(self.seed, &header, payload, |span, row| rows.push((span, row)))?;
+        Ok(ScannedFrame { header, offset: self.offset as u64, rows, roster })
     }
 
     /// The header at a position, if it belongs to this segment and follows the last frame.
     fn header(&self, at: usize) -> Option<FrameHeader> {
         let header = FrameHeader::decode(self.seed, self.bytes.get(at..)?)?;
         let follows = self.sequence.is_none_or(|sequence| header.sequence > sequence);
-        (header.segment == self.number && follows).then_some(header)
+        let SegmentSummary { number, is_base, .. } = self.listed;
+        (header.segment == number && header.is_base == is_base && follows).then_some(header)
+    }
+
+    /// The position of the next header after the current position.
+    fn next_header(&self) -> Option<usize> {
+        let mut blocks = (self.offset + BLOCK..self.bytes.len()).step_by(BLOCK);
+        blocks.find(|at| self.header(*at).is_some())
+    }
+
+    fn damage(&mut self, end: usize, bad: BadFrame) -> DamagedPart<'a> {
+        let part = self.part(end, bad);
+        self.offset = end;
+        self.is_damaged = true;
+        part
     }
 }
 
 impl<'a> Iterator for FrameScan<'a> {
-    type Item = ScannedFrame<'a>;
+    type Item = Result<ScannedFrame<'a>, DamagedPart<'a>>;
 
-    fn next(&mut self) -> Option<ScannedFrame<'a>> {
-        let header = self.header(self.offset)?;
-        let start = self.offset + HEADER;
-        let Some(payload) = self.bytes.get(start..start + header.payload_len as usize) else {
-            self.bad = Some(BadFrame { why: "the frame is truncated", key: None });
-            return None;
-        };
-        let mut rows = Vec::with_capacity(header.rows.min(1 << 16) as usize);
-        match read_payload(self.seed, &header, payload, |span, row| rows.push((span, row))) {
-            Ok(_) => {
-                let offset = self.offset as u64;
+    fn next(&mut self) -> Option<Result<ScannedFrame<'a>, DamagedPart<'a>>> {
+        if !self.listed.is_open && self.offset as u64 >= self.listed.len {
+            let is_complete = self.is_damaged || self.found == self.listed;
+            let other = bad("its frames are not those that were written");
+            return (!is_complete).then(|| Err(self.damage(self.offset, other)));
+        }
+        match self.frame() {
+            Ok(frame) => {
+                let header = &frame.header;
                 self.offset += usize::try_from(header.len()).unwrap_or(usize::MAX);
                 self.sequence = Some(header.sequence);
-                Some(ScannedFrame { header, offset, rows })
+                self.found.add(header.len(), header.rows, header.digest);
+                Some(Ok(frame))
             }
-            Err(bad) => {
-                self.bad = Some(bad);
-                None
-            }
+            Err(bad) => match self.next_header() {
+                None if self.listed.is_open => None,
+                None if self.is_damaged && self.offset >= self.bytes.len() => None,
+                next => Some(Err(self.damage(next.unwrap_or(self.bytes.len()), bad))),
+            },
         }
     }
+}
+
+fn bad(why: &'static str) -> BadFrame {
+    BadFrame { why, row: None }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Shared;
 use super::roster::SegmentSummary;
-use super::scan::FrameScan;
+use super::scan::{DamagedPart, FrameScan};
 use super::segment::Segment;
 use crate::store::Error;
 
@@ -20,13 +20,17 @@ const PERIOD: Duration = Duration::from_secs(20 * 3600);
 pub(super) fn run(shared: &Shared, stop: &Receiver<()>) {
     let mut last = 0;
     loop {
-        let count = u32::try_from(shared.published().segments.len()).unwrap_or(u32::MAX);
-        let pause = shared.options.scrub_pause.min(PERIOD / count.max(1));
+        let pause = pause(shared.options.scrub_pause, shared.published().segments.len());
         if stop.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
             return;
         }
         last = step(shared, last);
     }
+}
+
+/// The time between two segments, if there are so many: shorter than usual if that would not do.
+fn pause(usual: Duration, segments: usize) -> Duration {
+    usual.min(PERIOD / u32::try_from(segments).unwrap_or(u32::MAX).max(1))
 }
 
 /// Checks the next sealed segment after a number, and returns its number; zero at the end.
@@ -52,19 +56,23 @@ fn step(shared: &Shared, last: u64) -> u64 {
 
 /// Reads all frames of a segment from the disk.
 fn check(shared: &Shared, segment: &Segment, sealed: &SegmentSummary) -> Result<(), Error> {
-    let name = Segment::name(segment.number);
     segment.file.drop_cache(0, 0);
-    let bytes = segment.read_to(Some(sealed.len));
-    let bytes = bytes.map_err(|error| Error::Unavailable(format!("{name}: {error}")))?;
-    let mut found = SegmentSummary { len: 0, rows: 0, digest: 0, ..*sealed };
-    let mut scan = FrameScan::new(shared.identity.seed(), segment.number, &bytes);
-    for frame in scan.by_ref() {
-        found.add(frame.header.len(), frame.header.rows, frame.header.digest);
-    }
-    match found == *sealed {
-        true => Ok(()),
-        false => {
-            Err(Error::Damaged { place: format!("{name}, byte {}", scan.end()), why: scan.why() })
-        }
+    let mut bytes = Vec::new();
+    segment.read_all(sealed, &mut bytes)?;
+    let mut scan = FrameScan::new(shared.identity.seed(), sealed, &bytes);
+    scan.try_for_each(|frame| frame.map(drop)).map_err(DamagedPart::error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_a_minute_is_read_unless_a_day_would_not_be_enough() {
+        let minute = Duration::from_secs(60);
+        assert_eq!([0, 1, 1_200].map(|count| pause(minute, count)), [minute; 3]);
+        assert_eq!(pause(minute, 2_400), minute / 2);
+        let many = 1 << 20;
+        assert!(pause(minute, many) * (many as u32) <= Duration::from_secs(24 * 3600));
     }
 }

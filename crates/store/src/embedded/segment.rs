@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use super::disk::{Disk, DiskFile};
+use super::frame::HEADER;
 use super::index::RowRef;
 use super::roster::SegmentSummary;
 use super::row::{Bad, Row, Seed};
@@ -71,13 +72,24 @@ impl Segment {
         self.sealed.get().copied()
     }
 
-    /// The file up to a length, or all of it.
-    pub(super) fn read_to(&self, len: Option<u64>) -> io::Result<Vec<u8>> {
-        let there = self.file.len()?;
-        let mut bytes =
-            vec![0; usize::try_from(len.map_or(there, |len| len.min(there))).unwrap_or(0)];
-        self.file.read(0, &mut bytes)?;
-        Ok(bytes)
+    /// Reads what is listed of the segment, or the entire file while the segment is open.
+    pub(super) fn read_all(&self, listed: &SegmentSummary, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.fill(if listed.is_open { u64::MAX } else { listed.len }, out)
+    }
+
+    /// Reads the first header.
+    pub(super) fn read_start(&self, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.fill(HEADER as u64, out)
+    }
+
+    /// Reads the file up to a length, or to its end.
+    fn fill(&self, len: u64, out: &mut Vec<u8>) -> Result<(), Error> {
+        let read = self.file.len().and_then(|there| {
+            out.resize(usize::try_from(len.min(there)).unwrap_or(usize::MAX), 0);
+            self.file.read(0, out)
+        });
+        let name = Segment::name(self.number);
+        read.map_err(|error| Error::Unavailable(format!("{name}: {error}")))
     }
 
     fn read(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
@@ -207,6 +219,11 @@ impl FreeFiles {
 
     pub(super) fn is_free_name(name: &str) -> bool {
         name.ends_with(FREE_SUFFIX)
+    }
+
+    /// The number of the segment that a free file was used for last.
+    pub(super) fn number_of(name: &str) -> Option<u64> {
+        name.strip_suffix(FREE_SUFFIX)?.parse().ok()
     }
 
     pub(super) fn is_empty(&self) -> bool {

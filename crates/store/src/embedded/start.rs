@@ -13,15 +13,13 @@ use uuid::Uuid;
 use super::disk::Disk;
 use super::expiry::Expiry;
 use super::format::{self, FORMAT_FILE, Identity};
-use super::frame::{BLOCK, Draft};
-use super::head::HeadFile;
+use super::frame::{BLOCK, Draft, FrameHeader, HEADER, read_payload};
+use super::head::{HEAD, HeadFile};
 use super::index::RowRef;
-use super::load::{Loaded, OnDamage, load};
-use super::log::{Active, Edges, Log, LogFiles};
+use super::load::{Loaded, OnDamage, OpenSegment, load};
+use super::log::{Edges, Log, LogFiles};
 use super::published::Published;
-use super::row::Seed;
-use super::salvage::salvage;
-use super::scan::FrameScan;
+use super::salvage::{Salvaged, salvage};
 use super::segment::{FreeFiles, Segment};
 use super::{Options, damaged, unavailable};
 use crate::store::{Error, FIRST};
@@ -37,17 +35,19 @@ pub(super) struct Started {
     pub(super) expiries: Vec<Expiry>,
     /// The age of some revisions, oldest first.
     pub(super) ages: Vec<(Instant, Revision)>,
+    /// What a salvage left out.
+    pub(super) lost: Vec<String>,
 }
 
 /// Opens the store, or creates it.
 pub(super) fn start(disk: &Arc<dyn Disk>, options: &Options) -> Result<Started, Error> {
-    let identity = match format::read(&**disk)? {
-        Some(identity) if options.salvage => salvage(disk, identity, options)?,
-        Some(identity) => identity,
-        None => create(disk, options)?,
+    let Salvaged { identity, lost } = match options.salvage {
+        true => salvage(disk, options)?,
+        false => Salvaged { identity: format::read(&**disk)?, lost: Vec::new() },
     };
+    let identity = identity.map_or_else(|| create(disk, options), Ok)?;
     let loaded = load(&**disk, &identity, OnDamage::Refuse)?;
-    serve(disk, options, identity, loaded)
+    serve(disk, options, identity, loaded).map(|started| Started { lost, ..started })
 }
 
 /// Makes everything that was loaded durable.
@@ -60,64 +60,58 @@ fn serve(
     let ages = ages(&loaded, options.clock.now().as_millisecond());
     let Loaded { mut published, mut sealed, open, sequence, number, expiries, unlisted, .. } =
         loaded;
-    let (seed, dir) = (identity.seed(), &**disk);
+    let (seed, dir, lost) = (identity.seed(), &**disk, Vec::new());
     let open = open.ok_or_else(|| damaged(dir, "*.seg", "the open segment is missing"))?;
-    let failed = |name: &str| {
-        let name = name.to_owned();
-        move |error: std::io::Error| unavailable(dir, &name, &error)
-    };
-    let head = HeadFile::open(dir, seed).map_err(failed("HEAD"))?;
-    let names = dir.names().map_err(failed(""))?;
+    let head = HeadFile::open(dir, seed).map_err(|error| unavailable(dir, HEAD, &error))?;
+    let names = dir.names().map_err(|error| unavailable(dir, "", &error))?;
     let unused = names.into_iter().filter(|name| {
         let unlisted = Segment::number_of(name).is_some_and(|number| unlisted.contains(&number));
         unlisted || FreeFiles::is_free_name(name)
     });
     let free = FreeFiles::adopt(dir, unused);
     let edges = Edges { newest: published.newest, compacted: published.compacted };
-    let segment_bytes = options.segment_bytes;
-    if loaded.is_clean {
-        let files = LogFiles { sealed, active: Some(open.active), sequence, number, free };
-        let log = Log::new(disk.clone(), seed, segment_bytes, head, files);
-        return Ok(Started { identity, published, log, expiries, ages });
-    }
-    let Active { segment, summary } = open.active;
-    let before_last = open.before_last;
-    if before_last.len > 0 {
-        segment.seal(before_last);
+    let OpenSegment { active, last_frame, before_last } = open;
+    let (active, last) = match loaded.is_clean {
+        true => (Some(active), None),
+        false => (None, Some(active.segment)),
+    };
+    if last.is_some() && before_last.len > 0 {
         sealed.insert(before_last.number, before_last);
     }
-    let files = LogFiles { sealed, active: None, sequence, number, free };
-    let mut log = Log::new(disk.clone(), seed, segment_bytes, head, files);
-    let name = Segment::name(summary.number);
-    let bytes = segment.read_to(Some(summary.len)).map_err(failed(&name))?;
-    rewrite(&mut log, &mut published, seed, &bytes, (summary.number, before_last.len), edges)
-        .map_err(failed("*.seg"))?;
-    if before_last.len == 0 {
-        Arc::make_mut(&mut published.segments).remove(&summary.number);
-        log.free.give(dir, segment, segment_bytes);
+    let files = LogFiles { sealed, active, sequence, number, free };
+    let mut log = Log::new(disk.clone(), seed, options.segment_bytes, head, files);
+    if let Some(segment) = last {
+        rewrite(&mut log, &mut published, edges, &last_frame)
+            .map_err(|error| unavailable(dir, "*.seg", &error))?;
+        tracing::info!(revision = %published.newest, "the store was not closed; wrote its last frame again");
+        if before_last.len > 0 {
+            segment.seal(before_last);
+        } else {
+            Arc::make_mut(&mut published.segments).remove(&before_last.number);
+            log.free.give(dir, segment, options.segment_bytes);
+        }
     }
-    tracing::info!(revision = %published.newest, "the store was not closed; wrote its last frame again");
-    Ok(Started { identity, published, log, expiries, ages })
+    Ok(Started { identity, published, log, expiries, ages, lost })
 }
 
-/// Copies the last frame of the open segment into a new one.
+/// Writes the last frame again, into a new segment.
 fn rewrite(
     log: &mut Log,
     published: &mut Published,
-    seed: Seed,
-    bytes: &[u8],
-    (number, offset): (u64, u64),
     edges: Edges,
+    frame: &[u8],
 ) -> std::io::Result<()> {
-    let mut scan = FrameScan::new(seed, number, bytes);
-    scan.skip_to(offset);
-    let rows = scan.next().map_or(Vec::new(), |frame| frame.rows);
-    let mut draft = Draft::new(seed, bytes.len().saturating_sub(offset as usize));
+    let (seed, mut rows) = (log.seed(), Vec::new());
+    if let Some(header) = FrameHeader::decode(seed, frame) {
+        // It was checked when it was loaded.
+        let _ = read_payload(seed, &header, &frame[HEADER..], |span, row| rows.push((span, row)));
+    }
+    let mut draft = Draft::new(seed, frame.len());
     let mut copied = Vec::new();
     for (span, row) in &rows {
         if let Some(from) = published.index.row(row.revision) {
-            let at = offset as usize + span.offset as usize;
-            draft.push_encoded(&bytes[at..at + row.len()]);
+            let at = span.offset as usize;
+            draft.push_encoded(&frame[at..at + row.len()]);
             copied.push((row.key, from));
         }
     }

@@ -310,7 +310,7 @@ fn a_salvage_reads_the_segment_whose_first_frame_is_damaged() {
         drop(store);
         // One segment, whose first frame has only a roster.
         let single = killed().await;
-        for (disk, name, lost) in [(&disk, "00000002.seg", Some("/d/5")), (&single, LOG, None)] {
+        for (disk, name) in [(&disk, "00000002.seg"), (&single, LOG)] {
             let right = read(&disk.copy()).await.unwrap();
             let damaged = disk.copy();
             let mut content = damaged.file(name);
@@ -321,8 +321,8 @@ fn a_salvage_reads_the_segment_whose_first_frame_is_damaged() {
             let store = salvage(&damaged);
             let range = Range { prefix: "/d/".into(), ..Range::default() };
             let page = store.range(range).await.unwrap();
-            let kept = right.records.iter().filter(|record| Some(record.key.as_str()) != lost);
-            assert_eq!(page.records, kept.cloned().collect::<Vec<_>>(), "{name}");
+            // Only the header is damaged: the rows after it are whole.
+            assert_eq!(page.records, right.records, "{name}");
         }
     });
 }

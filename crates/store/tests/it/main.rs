@@ -10,4 +10,5 @@ mod crash;
 mod kill;
 mod fault;
 mod damage;
+mod bit_rot;
 mod backup;

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use super::Shared;
-use super::frame::{Draft, FramePosition};
+use super::frame::{BLOCK, Draft, FramePosition, HEADER};
 use super::index::RowRef;
 use super::log::Appended;
-use super::roster::SegmentSummary;
+use super::roster::{ENTRY_LEN, SegmentSummary};
 use super::row::Row;
 use super::scan::{DamagedPart, FrameScan};
 use super::segment::{Segment, remove};
@@ -34,24 +34,28 @@ const FRAME_BYTES: usize = 1 << 20;
 /// Index entries that are changed under one lock.
 const CHUNK: usize = 1_000;
 
-/// Decides which segments to clean; none if it is not worth it.
-pub(super) fn choose<'a>(
-    sealed: impl Iterator<Item = &'a SegmentSummary>,
+/// Decides which segments to clean; none if it is not worth it. Without `may_copy`, only those of
+/// which nothing is needed.
+pub(super) fn choose(
+    sealed: &[SegmentSummary],
     needed: impl Fn(u64) -> u64,
     segment_bytes: u64,
+    may_copy: bool,
 ) -> Vec<SegmentSummary> {
-    let segments: Vec<_> = sealed.map(|segment| (needed(segment.number), *segment)).collect();
+    let segments: Vec<_> =
+        sealed.iter().map(|segment| (needed(segment.number), *segment)).collect();
     let is_small = |segment: &SegmentSummary| segment.len * 2 < segment_bytes;
     let is_sparse = |needed: u64, segment: &SegmentSummary| needed * SHARE <= segment.len;
     let merge = segments.iter().filter(|(_, segment)| is_small(segment)).count() >= SMALL_MAX;
     let free = |(needed, segment): &(u64, SegmentSummary)| {
         !is_small(segment) && is_sparse(*needed, segment)
     };
-    if !merge && !segments.iter().any(free) {
+    if may_copy && !merge && !segments.iter().any(free) {
         return Vec::new();
     }
     let worth = |(needed, segment): &(u64, SegmentSummary)| {
-        is_sparse(*needed, segment) || (merge && is_small(segment))
+        let is_worth = is_sparse(*needed, segment) || (merge && is_small(segment));
+        is_worth && (may_copy || *needed == 0)
     };
     let mut worth: Vec<_> = segments.into_iter().filter(worth).collect();
     worth.sort_unstable_by_key(|(needed, segment)| (*needed, segment.number));
@@ -60,7 +64,24 @@ pub(super) fn choose<'a>(
         sum += needed;
         sum <= segment_bytes
     };
-    worth.into_iter().take(SMALL_MAX * 2).take_while(fits).map(|(_, segment)| segment).collect()
+    let chosen: Vec<_> = worth.into_iter().take(SMALL_MAX * 2).take_while(fits).collect();
+    let needed: u64 = chosen.iter().map(|(needed, _)| needed).sum();
+    let freed: u64 = chosen.iter().map(|(_, segment)| segment.len).sum();
+    match base_len(needed) + roster_len(sealed.len()) < freed {
+        true => chosen.into_iter().map(|(_, segment)| segment).collect(),
+        false => Vec::new(),
+    }
+}
+
+/// The length of a base segment with so many bytes of rows, at most.
+fn base_len(rows: u64) -> u64 {
+    let frames = rows.div_ceil(FRAME_BYTES as u64);
+    rows + frames * (HEADER + BLOCK) as u64
+}
+
+/// The length of the frame that lists so many segments.
+fn roster_len(segments: usize) -> u64 {
+    (HEADER + 4 + ENTRY_LEN * (segments + 2)).next_multiple_of(BLOCK) as u64
 }
 
 /// The cleaner's progress.
@@ -295,14 +316,18 @@ mod tests {
 
     const NONE: [u64; 0] = [];
 
-    /// Segments of 100 bytes, with the length and needed bytes of each.
+    /// Segments of 100 blocks, with the length and needed bytes of each in blocks.
     fn chosen(segments: &[(u64, u64)]) -> Vec<u64> {
         let sealed: Vec<_> = segments
             .iter()
             .zip(0..)
-            .map(|((len, _), number)| SegmentSummary { number, len: *len, ..Default::default() })
+            .map(|((len, _), number)| {
+                let len = len * BLOCK as u64;
+                SegmentSummary { number, len, ..Default::default() }
+            })
             .collect();
-        let chosen = choose(sealed.iter(), |number| segments[number as usize].1, 100);
+        let bytes = |blocks: u64| blocks * BLOCK as u64;
+        let chosen = choose(&sealed, |number| bytes(segments[number as usize].1), bytes(100), true);
         chosen.iter().map(|segment| segment.number).collect()
     }
 
@@ -314,9 +339,28 @@ mod tests {
     }
 
     #[test]
+    fn without_space_for_a_copy_only_segments_of_which_nothing_is_needed_are_dropped() {
+        let sealed = [0, 1].map(|number| SegmentSummary {
+            number,
+            len: 10 * BLOCK as u64,
+            ..Default::default()
+        });
+        let chosen = choose(&sealed, |number| number, 1 << 20, false);
+        assert_eq!(chosen.iter().map(|segment| segment.number).collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
     fn small_segments_are_merged_once_there_are_many() {
         assert_eq!(chosen(&[(20, 10), (20, 0)]), NONE);
-        assert_eq!(chosen(&[(10, 10); 7]), NONE);
-        assert_eq!(chosen(&[(10, 10); 8]).len(), 8);
+        assert_eq!(chosen(&[(10, 9); 7]), NONE);
+        assert_eq!(chosen(&[(10, 9); 8]).len(), 8);
+    }
+
+    #[test]
+    fn nothing_is_copied_that_frees_nothing() {
+        assert_eq!(chosen(&[(10, 10); 8]), NONE);
+        let blocks = [SegmentSummary { len: 2 * BLOCK as u64, ..Default::default() }];
+        let chosen = |needed| choose(&blocks, |_| needed, 2 * BLOCK as u64, true).len();
+        assert_eq!([chosen(0), chosen(100)], [1, 0]);
     }
 }

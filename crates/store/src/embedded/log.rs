@@ -186,7 +186,11 @@ impl Log {
         let is_small = header.rows > 0 && bytes.len() <= SMALL_FRAME;
         if is_small && end < self.segment_bytes && segment.file.len()? == end {
             let zeros = usize::try_from(self.segment_bytes - end).unwrap_or(EXTENSION);
-            segment.file.write(end, &vec![0; zeros.min(EXTENSION)])?;
+            match segment.file.write(end, &vec![0; zeros.min(EXTENSION)]) {
+                // There was space for the frame.
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+                extended => extended?,
+            }
         }
         segment.file.sync_data()?;
         let offset = summary.len;

@@ -15,6 +15,9 @@ use super::row::{Bad, FieldReader};
 const BASE: u32 = 1;
 const OPEN: u32 = 2;
 
+/// The length of an entry.
+pub(super) const ENTRY_LEN: usize = 32;
+
 /// All segments, by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Roster {

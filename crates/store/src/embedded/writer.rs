@@ -117,7 +117,9 @@ impl Writer {
         let commits = self.refuse_full(commits);
         let asked = compacts.iter().map(|request| request.what).max().unwrap_or_default();
         let due = self.expiries.take(now);
-        let compact_to = asked.max(retained);
+        // While the disk is full, no history is kept: deletes free space at once.
+        let full = if self.is_full() { self.edges().newest } else { Revision::ZERO };
+        let compact_to = asked.max(retained).max(full);
         if commits.is_empty() && due.is_empty() && compact_to <= self.edges().compacted {
             answer_all(compacts.into_iter().map(|request| request.answer), || Ok(()));
         } else {
@@ -287,11 +289,33 @@ impl Writer {
         }
     }
 
-    /// Brings the cleaner forward: at most one of its jobs runs at a time.
+    /// Only deletes are accepted, for lack of space.
+    fn is_full(&self) -> bool {
+        self.space.refusal().is_some()
+    }
+
+    /// Brings the cleaner forward. While the disk is full, waits until it has freed what it can, so
+    /// that deletes do not use up the space that it needs.
     fn clean(&mut self) {
+        loop {
+            self.clean_step();
+            let is_done = match self.cleaner {
+                Cleaner::Idle => !self.may_clean,
+                Cleaner::Listing(_) => true,
+                Cleaner::Copying(_) | Cleaner::Releasing(_) => false,
+            };
+            if is_done || !self.is_full() {
+                return;
+            }
+        }
+    }
+
+    /// The next step of the cleaner: at most one of its jobs runs at a time.
+    fn clean_step(&mut self) {
+        let wait = self.is_full();
         self.cleaner = match std::mem::take(&mut self.cleaner) {
             Cleaner::Idle if std::mem::take(&mut self.may_clean) => self.start_cleaning(),
-            Cleaner::Copying(job) if job.is_finished() => match join(job) {
+            Cleaner::Copying(job) if wait || job.is_finished() => match join(job) {
                 Some(Ok(cleaned)) => {
                     let dropped: Vec<u64> = cleaned.dropped.iter().map(|s| s.number).collect();
                     self.log.exchange(&dropped, cleaned.base);
@@ -305,7 +329,7 @@ impl Writer {
                 None => Cleaner::Idle,
             },
             Cleaner::Listing(cleaned) => self.list(cleaned),
-            Cleaner::Releasing(job) if job.is_finished() => {
+            Cleaner::Releasing(job) if wait || job.is_finished() => {
                 for segment in join(job).unwrap_or_default() {
                     let len_min = self.shared.options.segment_bytes;
                     self.log.free.give(&*self.shared.disk, segment, len_min);
@@ -323,7 +347,13 @@ impl Writer {
             let needed = |number| published.index.needed(number);
             let damaged = self.shared.report().damaged_segments.clone();
             let sealed = self.log.sealed().filter(|segment| !damaged.contains(&segment.number));
-            cleaner::choose(sealed, needed, self.shared.options.segment_bytes)
+            let sealed: Vec<_> = sealed.copied().collect();
+            let choose = |may_copy| {
+                cleaner::choose(&sealed, needed, self.shared.options.segment_bytes, may_copy)
+            };
+            // A full disk may have no space for a copy.
+            let unneeded = if self.is_full() { choose(false) } else { Vec::new() };
+            if unneeded.is_empty() { choose(true) } else { unneeded }
         };
         if chosen.is_empty() {
             return Cleaner::Idle;

@@ -62,6 +62,8 @@ struct State {
     full: bool,
     /// The free space, if limited.
     free: Option<u64>,
+    /// The bytes that all files can have together, if limited.
+    capacity: Option<u64>,
     /// The preallocated files and their sizes.
     reserve: Option<(String, u64)>,
 }
@@ -119,6 +121,11 @@ impl TestDisk {
         self.lock().free = Some(bytes);
     }
 
+    /// Limits the size of the disk: a write that needs more fails.
+    pub(crate) fn set_capacity(&self, bytes: u64) {
+        self.lock().capacity = Some(bytes);
+    }
+
     /// The preallocated bytes.
     pub(crate) fn reserve(&self) -> Option<u64> {
         self.lock().reserve.as_ref().map(|(_, bytes)| *bytes)
@@ -171,6 +178,25 @@ impl State {
         self.names.insert(name.into(), inode);
         self.done.push(Done::Created { name: name.into(), inode });
         inode
+    }
+
+    /// What the files can still grow by.
+    fn space(&self) -> Space {
+        let Some(total) = self.capacity else {
+            return Space { free: self.free.unwrap_or(TOTAL), total: TOTAL };
+        };
+        let files = self.names.values().map(|inode| self.files[*inode].len() as u64);
+        let reserve = self.reserve.as_ref().map_or(0, |(_, bytes)| *bytes);
+        Space { free: total.saturating_sub(files.sum::<u64>() + reserve), total }
+    }
+
+    /// Fails if there is no space for a file of this length.
+    fn may_grow(&self, inode: usize, len: u64) -> io::Result<()> {
+        let more = len.saturating_sub(self.files[inode].len() as u64);
+        match self.full || more > self.space().free {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        }
     }
 
     /// Counts an operation that can fail.
@@ -235,14 +261,20 @@ impl Disk for TestDisk {
     }
 
     fn space(&self) -> io::Result<Space> {
-        let state = self.lock();
-        Ok(Space { free: state.free.unwrap_or(TOTAL), total: TOTAL })
+        Ok(self.lock().space())
     }
 
     fn allocate(&self, name: &str, bytes: u64) -> io::Result<()> {
         // Its content is never read; only its existence matters.
-        self.lock().reserve = Some((name.into(), bytes));
-        Ok(())
+        let mut state = self.lock();
+        state.reserve = None;
+        match bytes > state.space().free {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => {
+                state.reserve = Some((name.into(), bytes));
+                Ok(())
+            }
+        }
     }
 
     fn place(&self) -> String {
@@ -295,9 +327,7 @@ impl DiskFile for TestFile {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.disk.lock();
         state.may_fail()?;
-        if state.full {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
+        state.may_grow(self.inode, offset + data.len() as u64)?;
         apply_write(&mut state.files[self.inode], offset, data);
         state.done.push(Done::Wrote { inode: self.inode, offset, data: data.to_vec() });
         Ok(())

@@ -305,3 +305,48 @@ fn a_full_disk_stops_writes_only_until_there_is_space_again() {
         assert_eq!(state(&open(&disk).unwrap()).await.len(), written + 1);
     });
 }
+
+/// C1
+#[test]
+fn deletes_go_on_while_the_disk_is_full_and_make_space_for_writes() {
+    const SEGMENT: u64 = 64 << 10;
+    contract::run(async {
+        let disk = TestDisk::default();
+        disk.set_capacity(6 << 20);
+        let options = EmbeddedOptions { segment_bytes: SEGMENT, ..EmbeddedOptions::default() };
+        let open = || Embedded::open_on(Arc::new(disk.clone()), options.clone()).unwrap();
+        let store = open();
+        assert!(disk.reserve().is_some());
+        let put = |n: u32| {
+            let put = Action::Put { value: n.to_le_bytes().repeat(1_500).into(), ttl: None };
+            Write::one(Key::new(format!("/full/{n}")), Guard::Absent, put)
+        };
+        let mut there = Vec::new();
+        let refused = loop {
+            let n = u32::try_from(there.len()).unwrap();
+            match store.commit(put(n)).await {
+                Ok(done) => there.push(done.last),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, Error::Unavailable(_)), "{refused}");
+        assert!(there.len() > 500 && disk.reserve().is_none(), "{}", there.len());
+        assert!(store.condition().trouble.is_some());
+        // More deletes than the reserve has room for: the cleaner must free what they leave.
+        let deleted = there.len() - 100;
+        for (n, at) in there.iter().enumerate().take(deleted) {
+            let key = Key::new(format!("/full/{n}"));
+            let delete = Write::one(key, Guard::At(*at), Action::Delete);
+            store.commit(delete).await.unwrap_or_else(|error| panic!("delete {n}: {error}"));
+        }
+        while store.condition().trouble.is_some() {
+            tokio::task::yield_now().await;
+        }
+        store.commit(put(0)).await.unwrap();
+        assert!(disk.reserve().is_some());
+        drop(store);
+        let store = open();
+        let range = Range { prefix: "/full/".into(), ..Range::default() };
+        assert_eq!(store.range(range).await.unwrap().records.len(), 101);
+    });
+}

@@ -95,6 +95,31 @@ fn a_backup_under_load_restores_to_the_state_at_its_revision() {
     });
 }
 
+/// C3
+#[test]
+fn a_second_restore_of_a_backup_does_not_use_the_revisions_of_the_first() {
+    contract::run(async {
+        let place = Place::new();
+        let file = small_backup(&place).await;
+        let mut known = Revision::ZERO;
+        for n in 0..3 {
+            let name = format!("restored {n}");
+            let identity = restore(&file, &place.path(&name)).unwrap();
+            assert!(
+                identity.first > known,
+                "{known} was given out, {} is the first",
+                identity.first
+            );
+            let store = place.open(&name);
+            let gone = store.watch("/", known).await.err();
+            assert!(matches!(gone, Some(Error::Compacted { .. })), "{gone:?}");
+            for n in 0..50 {
+                known = write(&store, n).await;
+            }
+        }
+    });
+}
+
 /// Clients of the old store must list again, and new writes get higher revisions.
 async fn check_goes_on(restored: &Embedded, old: Revision, raised: Revision) {
     for gone in [FIRST, old, Revision(raised.0 - 1)] {

@@ -137,13 +137,7 @@ async fn check_history(store: &Embedded, model: &Model, after: Revision, to: Rev
 fn every_crash_preserves_the_acknowledged_writes() {
     let mut run = Run::new();
     contract::run(run.work(1, 110));
-    let freed = |done: &&Done| match done {
-        Done::Removed { name } => name.ends_with(".seg"),
-        Done::Renamed { from, .. } => from.ends_with(".seg"),
-        _ => false,
-    };
-    let freed = run.disk.history().iter().filter(freed).count();
-    assert!(freed > 3, "only {freed} segments were freed");
+    check_reached(&run.disk.history());
     let images = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for share in 0..THREADS {
@@ -153,6 +147,28 @@ fn every_crash_preserves_the_acknowledged_writes() {
     });
     let images = images.into_inner();
     assert!(images > 2_000, "only {images} images");
+}
+
+/// The crashes happen during everything that the engine does with its files.
+fn check_reached(history: &[Done]) {
+    let count = |is: &dyn Fn(&Done) -> bool| history.iter().filter(|done| is(done)).count();
+    let renamed = |from: &'static str, to: &'static str| {
+        count(&move |done| {
+            matches!(done, Done::Renamed { from: old, to: new }
+                if old.ends_with(from) && new.ends_with(to))
+        })
+    };
+    let freed = renamed(".seg", ".free");
+    let recycled = renamed(".free", ".seg");
+    let removed = count(&|done| matches!(done, Done::Removed { name } if name.ends_with(".seg")));
+    let frame = |field: usize, done: &Done| match done {
+        Done::Wrote { data, .. } if data.starts_with(b"hw frame") => data[field] != 0,
+        _ => false,
+    };
+    // The fields of a frame: the length of the roster, whether the segment is the cleaner's.
+    let (rosters, bases) = (count(&|done| frame(52, done)), count(&|done| frame(60, done)));
+    let reached = [freed, recycled, removed, rosters, bases];
+    assert!(reached.iter().all(|count| *count >= 3), "{reached:?}");
 }
 
 const THREADS: usize = 2;

@@ -1,7 +1,7 @@
 //! Tests of the embedded engine on a real directory, including the contract.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use futures::StreamExt;
 use headwater_store::embedded::{Retention, verify_dir};
 use headwater_store::store::FIRST;
 use headwater_store::{
-    Action, ChangeKind, Embedded, EmbeddedOptions, Error, Guard, Key, Store, StoreCondition, Write,
+    Action, ChangeKind, Embedded, EmbeddedOptions, Error, Guard, Key, Range, Revision, Store,
+    StoreCondition, Write,
 };
 use headwater_testkit::{OwningStore, contract, model};
 use proptest::prelude::*;
@@ -146,6 +147,85 @@ fn data_without_its_format_file_is_rejected() {
     }
 }
 
+/// C12
+#[test]
+fn the_reserve_is_allocated_and_not_a_hole() {
+    let dir = tempfile::tempdir().unwrap();
+    let reserve = dir.path().join("RESERVE");
+    // A hole of the right length is filled.
+    drop(open(dir.path()));
+    let len = std::fs::metadata(&reserve).unwrap().len();
+    std::fs::write(&reserve, "").unwrap();
+    std::fs::File::options().write(true).open(&reserve).unwrap().set_len(len).unwrap();
+    drop(open(dir.path()));
+    let found = std::fs::metadata(&reserve).unwrap();
+    assert!(len > 0 && found.len() == len);
+    assert!(found.blocks() * 512 >= len, "{} of {len} bytes", found.blocks() * 512);
+}
+
+/// C17
+#[test]
+fn a_read_of_the_past_reads_only_what_it_returns() {
+    let disk = TestDisk::default();
+    let options = EmbeddedOptions { segment_bytes: 64 << 10, ..EmbeddedOptions::default() };
+    let store = Embedded::open_on(Arc::new(disk.clone()), options).unwrap();
+    contract::run(async {
+        let key = Key::new("/p/a");
+        let mut guard = Guard::Absent;
+        for n in 0..600_u32 {
+            let put = Action::Put { value: n.to_le_bytes().repeat(500).into(), ttl: None };
+            let done = store.commit(Write::one(key.clone(), guard, put)).await.unwrap();
+            guard = Guard::At(done.last);
+        }
+        for n in (0..600_u32).step_by(13) {
+            let before = disk.reads();
+            let at = Some(Revision(FIRST.0 + 1 + u64::from(n)));
+            let range = Range { prefix: "/p/".into(), at, ..Range::default() };
+            let page = store.range(range).await.unwrap();
+            assert_eq!(page.records[0].value[..4], n.to_le_bytes());
+            assert!(disk.reads() - before <= 1, "{} reads", disk.reads() - before);
+        }
+    });
+}
+
+/// C10
+#[test]
+fn a_damaged_segment_does_not_keep_the_cleaner_from_others() {
+    let disk = TestDisk::default();
+    let options = EmbeddedOptions { segment_bytes: 32 << 10, ..EmbeddedOptions::default() };
+    let store = Embedded::open_on(Arc::new(disk.clone()), options).unwrap();
+    contract::run(async {
+        let mut newest = Vec::new();
+        for n in 0..60_u8 {
+            let put = Action::Put { value: vec![n; 3_000].into(), ttl: None };
+            let write = Write::one(Key::new(format!("/o/{n}")), Guard::Absent, put);
+            newest.push(store.commit(write).await.unwrap().last);
+        }
+        let mut damaged = disk.file("00000003.seg");
+        damaged[200] ^= 1;
+        disk.put_file("00000003.seg", damaged);
+        // One object of each segment stays.
+        for (n, at) in newest.iter().enumerate().filter(|(n, _)| n % 8 != 0) {
+            let key = Key::new(format!("/o/{n}"));
+            store.commit(Write::one(key, Guard::At(*at), Action::Delete)).await.unwrap();
+        }
+        store.compact(store.revision().await.unwrap()).await.unwrap();
+        let left = || ["00000002.seg", "00000004.seg", "00000005.seg"].map(|name| has(&disk, name));
+        while left().contains(&true) {
+            tokio::task::yield_now().await;
+        }
+        assert!(has(&disk, "00000003.seg"));
+        assert!(store.condition().damage.is_some_and(|damage| damage.contains("00000003.seg")));
+        for n in [0, 56] {
+            assert!(store.get(&Key::new(format!("/o/{n}"))).await.unwrap().is_some());
+        }
+    });
+}
+
+fn has(disk: &TestDisk, name: &str) -> bool {
+    disk.names().iter().any(|found| found == name)
+}
+
 #[test]
 fn space_is_reclaimed_from_files_that_are_partly_in_use() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,6 +278,21 @@ fn files(dir: &Path, suffix: &str) -> Vec<String> {
     let names = std::fs::read_dir(dir).unwrap();
     let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.ends_with(suffix)).collect()
+}
+
+#[test]
+fn a_number_is_not_used_again_while_a_file_may_contain_frames_with_it() {
+    let disk = TestDisk::default();
+    drop(Embedded::open_on(Arc::new(disk.clone()), EmbeddedOptions::default()).unwrap());
+    disk.put_file("00000007.free", vec![0; 100]);
+    let options = EmbeddedOptions { segment_bytes: 1, ..EmbeddedOptions::default() };
+    let store = Embedded::open_on(Arc::new(disk.clone()), options).unwrap();
+    contract::run(async {
+        let put = Action::Put { value: "1".into(), ttl: None };
+        store.commit(Write::one(Key::new("/n/a"), Guard::Absent, put)).await.unwrap();
+    });
+    let names = disk.names().into_iter().filter(|name| name.ends_with(".seg"));
+    assert_eq!(names.collect::<Vec<_>>(), ["00000001.seg", "00000008.seg"]);
 }
 
 #[test]

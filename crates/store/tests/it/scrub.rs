@@ -1,6 +1,7 @@
 //! The scrub finds damage in sealed segments of a running store.
 
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headwater_store::{Action, Embedded, EmbeddedOptions, Guard, Key, Store, Write};
@@ -103,5 +104,35 @@ fn the_scrub_names_the_object_and_leaves_intact_segments_alone() {
             tokio::task::yield_now().await;
         }
         assert_eq!(store.condition().damage, None);
+    });
+}
+
+/// All log lines of this process.
+static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+struct LogWriter;
+
+impl io::Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        LOG.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn damage_is_reported_in_the_log_and_in_the_condition() {
+    let log = tracing_subscriber::fmt().with_ansi(false).with_writer(|| LogWriter).finish();
+    tracing::subscriber::set_global_default(log).unwrap();
+    contract::run(async {
+        // The server's metric headwater_store_damage shows the condition.
+        let damage = found(false, |content| content[12_288 + 4_001] ^= 1).await;
+        let log = String::from_utf8_lossy(&LOG.lock().unwrap()).into_owned();
+        let mut lines = log.lines().filter(|line| line.contains("the scrub found damage"));
+        let line = lines.find(|line| line.contains(&damage)).unwrap_or_default();
+        assert!(line.contains("ERROR") && line.contains(SEALED), "{damage}: {log}");
     });
 }

@@ -1,10 +1,16 @@
-//! Measures the embedded engine: `measure DIR commits|one|fill|load|update [SECONDS]`, for release.
+//! Measures the embedded engine: `measure DIR MODE [NUMBER] [NUMBER]`, for release builds.
 //!
-//! `commits`: 64 writers of 4 KB values and one watcher; `one`: one writer of 6 KB values. `fill`: 100,000 objects of 6 KB, then stops
-//! without closing. `load`: opens and reads everything. `update`: 64 writers update the objects.
+//! - `commits [SECONDS]`: 64 writers of 4 KB values and one watcher.
+//! - `one [SECONDS]`: one writer of 6 KB values.
+//! - `fill [OBJECTS] [BYTES]`: 100,000 objects of 6 KB, then stops without closing.
+//! - `load`: opens and reads everything.
+//! - `update [SECONDS]`: 64 writers update the objects.
+//! - `device [CLIENTS] [OBJECTS]`: creates, updates and deletes of 6.1 KB in rounds; prints the bytes that the
+//!   device of the directory wrote for each. It must be mounted from a device that nothing else uses.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program to look at figures")]
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,15 +33,20 @@ const OBJECTS: usize = 100_000;
 async fn main() {
     let args: Vec<String> = std::env::args().collect();
     let (dir, what) = (Path::new(&args[1]), args[2].as_str());
-    let seconds = args.get(3).map_or(5, |text| text.parse().unwrap());
+    let number = |at: usize, default| args.get(at).map_or(default, |text| text.parse().unwrap());
+    let time = Duration::from_secs(number(3, 5));
     let (start, before) = (Instant::now(), cpu());
     let store = Arc::new(Embedded::open(dir, EmbeddedOptions::default()).unwrap());
     println!("open: {:?}, CPU {:?}; {:?}", start.elapsed(), cpu() - before, store.usage());
     match what {
-        "commits" => commits(&store, 64, 4096, 20_000, Duration::from_secs(seconds)).await,
-        "one" => commits(&store, 1, 6144, 20_000, Duration::from_secs(seconds)).await,
-        "update" => commits(&store, 64, 6144, OBJECTS, Duration::from_secs(seconds)).await,
-        "fill" => fill(&store).await,
+        "commits" => commits(&store, 64, 4096, 20_000, time).await,
+        "one" => commits(&store, 1, 6144, 20_000, time).await,
+        "update" => commits(&store, 64, 6144, OBJECTS, time).await,
+        "fill" => {
+            let bytes = usize::try_from(number(4, 6144)).unwrap();
+            fill(&store, usize::try_from(number(3, OBJECTS as u64)).unwrap(), bytes).await;
+        }
+        "device" => device(&store, dir, number(3, 16), number(4, 20_000)).await,
         "load" => load(&store).await,
         other => panic!("what is {other}?"),
     }
@@ -127,14 +138,14 @@ async fn commits(
     println!("CPU per commit {:.1} us; watched {seen} of {done}", cpu * 1e6);
 }
 
-async fn fill(store: &Arc<Embedded>) {
+async fn fill(store: &Arc<Embedded>, objects: usize, bytes: usize) {
     let (start, cpu) = (Instant::now(), cpu());
     let mut tasks = JoinSet::new();
     for writer in 0..256 {
         let store = store.clone();
         tasks.spawn(async move {
-            for n in (writer..OBJECTS).step_by(256) {
-                let put = Action::Put { value: value(6144, n), ttl: None };
+            for n in (writer..objects).step_by(256) {
+                let put = Action::Put { value: value(bytes, n), ttl: None };
                 store.commit(Write::one(key(n), Guard::Absent, put)).await.unwrap();
             }
         });
@@ -143,6 +154,50 @@ async fn fill(store: &Arc<Embedded>) {
         done.unwrap();
     }
     println!("filled in {:?}, CPU {:?}", start.elapsed(), self::cpu() - cpu);
+}
+
+/// Rounds of creates, updates and deletes. The first round fills new files; then everything is
+/// compacted again and again, so that the later rounds recycle files.
+async fn device(store: &Arc<Embedded>, dir: &Path, clients: u64, objects: u64) {
+    for round in 0..4 {
+        for what in ["create", "update", "delete"] {
+            let (before, start) = (written(dir), Instant::now());
+            let mut tasks = JoinSet::new();
+            for client in 0..clients {
+                let store = store.clone();
+                tasks.spawn(async move {
+                    for n in (client..objects).step_by(clients as usize) {
+                        let key = key(n as usize);
+                        let there = store.get(&key).await.unwrap();
+                        let guard = there.map_or(Guard::Absent, |found| Guard::At(found.revision));
+                        let action = match what {
+                            "delete" => Action::Delete,
+                            _ => Action::Put { value: value(6_100, n as usize), ttl: None },
+                        };
+                        let at = store.commit(Write::one(key, guard, action)).await.unwrap().last;
+                        if round > 0 && n % 500 == 0 {
+                            store.compact(at).await.unwrap();
+                        }
+                    }
+                });
+            }
+            while let Some(done) = tasks.join_next().await {
+                done.unwrap();
+            }
+            let rate = objects as f64 / start.elapsed().as_secs_f64();
+            let bytes = (written(dir) - before) as f64 / objects as f64;
+            println!("round {round}: {what}: {bytes:.0} bytes per operation, {rate:.0} per second");
+        }
+    }
+}
+
+/// The bytes that were written to the device of a directory, with everything that waits.
+fn written(dir: &Path) -> u64 {
+    assert!(std::process::Command::new("sync").status().unwrap().success());
+    let device = std::fs::metadata(dir).unwrap().dev();
+    let (major, minor) = ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xf_ff00));
+    let stat = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).unwrap();
+    stat.split_whitespace().nth(6).unwrap().parse::<u64>().unwrap() * 512
 }
 
 async fn load(store: &Arc<Embedded>) {

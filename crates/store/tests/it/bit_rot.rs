@@ -58,7 +58,8 @@ async fn directory(closed: bool) -> TestDisk {
         }
         if step == 30 {
             store.compact(done.last).await.unwrap();
-            while !disk.names().iter().any(|name| is_base(&disk, name)) {
+            let has_base = |disk: &TestDisk| disk.names().iter().any(|name| is_base(disk, name));
+            while !has_base(&disk.copy()) {
                 tokio::task::yield_now().await;
             }
         }
@@ -119,14 +120,17 @@ impl FoundRow {
     }
 }
 
-/// The frames of a segment, with their rows.
-fn frames(content: &[u8]) -> Vec<(Span<usize>, Vec<FoundRow>)> {
+/// The frames of a segment, with their rows. A recycled file may have frames of another one.
+fn frames(name: &str, content: &[u8]) -> Vec<(Span<usize>, Vec<FoundRow>)> {
     let number = |at: usize, len: usize| {
         (0..len).fold(0, |sum, n| sum | usize::from(content[at + n]) << (8 * n))
     };
     let mut frames = Vec::new();
     let mut at = 0;
-    while content.get(at..).is_some_and(|rest| rest.starts_with(b"hw frame")) {
+    let is_own = |at: usize| {
+        content[at..].starts_with(b"hw frame") && format!("{:08}.seg", number(at + 16, 8)) == name
+    };
+    while at < content.len() && is_own(at) {
         let (mut row, mut rows) = (at + 64, Vec::new());
         for _ in 0..number(at + 48, 4) {
             let (key_len, value_len) = (number(row + 6, 2), number(row + 8, 4));
@@ -174,7 +178,7 @@ impl Bit {
         let content = disk.file(name);
         let (byte, bit) = (below(content.len()), u8::try_from(below(8)).unwrap());
         let content_used = if used.contains(name) { &content[..] } else { &[] };
-        let found = frames(content_used).into_iter().find(|(frame, _)| frame.contains(&byte));
+        let found = frames(name, content_used).into_iter().find(|(frame, _)| frame.contains(&byte));
         let (frame, rows) = found.map_or((None, Vec::new()), |(frame, rows)| (Some(frame), rows));
         let row = rows.into_iter().find(|row| row.bytes.contains(&byte));
         Bit { name: name.clone(), byte, bit, frame, row }
@@ -216,7 +220,7 @@ fn one_wrong_bit_is_refused_with_its_place_or_has_no_effect() {
         others += seen.iter().filter(|hit| **hit == Hit::Other).count();
         harmless += seen.iter().filter(|hit| **hit == Hit::Nothing).count();
     }
-    assert!(rows > 150 && others > 50 && harmless > 50, "{rows} {others} {harmless}");
+    assert!(rows > 150 && others > 20 && harmless > 50, "{rows} {others} {harmless}");
 }
 
 /// What a wrong bit damages.
@@ -361,7 +365,7 @@ fn without(disk: &TestDisk, name: &str) -> TestDisk {
 
 /// Objects whose newest row is elsewhere are there; of the others, at most an older version.
 async fn check_without_segment(disk: &TestDisk, damaged: &TestDisk, name: &str, right: &Served) {
-    let rows = frames(&disk.file(name)).into_iter().flat_map(|(_, rows)| rows);
+    let rows = frames(name, &disk.file(name)).into_iter().flat_map(|(_, rows)| rows);
     let gone: BTreeSet<Revision> = rows.map(|row| row.revision).collect();
     let store = open(damaged, true).unwrap();
     assert!(!store.lost().is_empty());

@@ -11,6 +11,7 @@ mod roster;
 mod frame;
 mod scan;
 mod segment;
+mod free;
 mod index;
 mod head;
 mod format;

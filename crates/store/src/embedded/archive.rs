@@ -16,13 +16,13 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 
+use bytes::Buf;
 use headwater_api::Revision;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::format::Identity;
 use super::log::Edges;
-use super::row::FieldReader;
 use crate::store::Error;
 
 const MAGIC: &[u8; 16] = b"headwater backup";
@@ -100,14 +100,13 @@ impl<'a> Object<'a> {
         out.extend_from_slice(self.value);
     }
 
-    fn decode(fields: &mut FieldReader<'a>) -> Option<Object<'a>> {
-        let revision = Revision(fields.u64().ok()?);
-        let time = fields.i64().ok()?;
-        let expires = fields.i64().ok()?;
-        let key_len = usize::from(fields.u16().ok()?);
-        let value_len = usize::try_from(fields.u32().ok()?).ok()?;
-        let key = std::str::from_utf8(fields.take(key_len).ok()?).ok()?;
-        let value = fields.take(value_len).ok()?;
+    fn decode(rest: &mut &'a [u8]) -> Option<Object<'a>> {
+        let revision = Revision(rest.try_get_u64_le().ok()?);
+        let (time, expires) = (rest.try_get_i64_le().ok()?, rest.try_get_i64_le().ok()?);
+        let key_len = usize::from(rest.try_get_u16_le().ok()?);
+        let value_len = usize::try_from(rest.try_get_u32_le().ok()?).ok()?;
+        let key = std::str::from_utf8(rest.split_off(..key_len)?).ok()?;
+        let value = rest.split_off(..value_len)?;
         Some(Object { key, revision, time, expires, value })
     }
 }
@@ -256,9 +255,9 @@ pub(super) fn read_backup(
         let frame = reader.frame()?;
         match frame.split_first() {
             Some((&OBJECTS, rows)) => {
-                let mut fields = FieldReader(rows);
-                while !fields.0.is_empty() {
-                    let object = Object::decode(&mut fields)
+                let mut rest = rows;
+                while !rest.is_empty() {
+                    let object = Object::decode(&mut rest)
                         .ok_or_else(|| reader.damaged("an object is truncated"))?;
                     reader.check_object(&object, &head, last_key.as_deref())?;
                     seen.count(object.key, object.value.len());

@@ -14,7 +14,6 @@ use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
 use super::archive::{BackupWriter, FRAME_BYTES, Manifest, Object, broken};
-use super::log::Edges;
 use super::{Embedded, Shared};
 use crate::store::{Error, Range};
 
@@ -97,7 +96,7 @@ impl Shared {
     fn backup_to(&self, out: &mut dyn Write) -> Result<Manifest, Error> {
         let (edges, rows, reader) = {
             let published = self.published();
-            let edges = Edges { newest: published.newest, compacted: published.compacted };
+            let edges = published.edges();
             let (rows, _) = published.index.range(&Range::default(), edges.newest);
             (edges, rows, self.reader(&published)?)
         };

@@ -11,14 +11,15 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use super::Shared;
-use super::frame::{BLOCK, Draft, FramePosition, HEADER};
+use super::disk::Disk;
+use super::frame::{BLOCK, Draft, FrameHeader, HEADER};
+use super::free::remove;
 use super::index::RowRef;
-use super::log::Appended;
+use super::log::{Appended, Edges};
 use super::roster::{ENTRY_LEN, SegmentSummary};
 use super::row::Row;
 use super::scan::{DamagedPart, FrameScan};
-use super::segment::{Segment, remove};
-use crate::change::ChangeKind;
+use super::segment::Segment;
 use crate::key::Key;
 use crate::store::Error;
 
@@ -95,6 +96,29 @@ pub(super) enum Cleaner {
     Listing(Cleaned),
     /// The keys of the old segments are being counted off.
     Releasing(JoinHandle<Vec<Arc<Segment>>>),
+}
+
+impl Cleaner {
+    /// Ends the job at a stop. What it wrote is removed, unless a roster lists it.
+    pub(super) fn stop(self, disk: &dyn Disk) {
+        match self {
+            Cleaner::Copying(job) => {
+                if let Some(Ok(Cleaned { base: Some(base), .. })) = join(job) {
+                    remove(disk, &Segment::name(base.number));
+                }
+            }
+            Cleaner::Releasing(job) => {
+                let dropped = join(job).unwrap_or_default();
+                dropped.iter().for_each(|segment| remove(disk, &Segment::name(segment.number)));
+            }
+            Cleaner::Idle | Cleaner::Listing(_) => {}
+        }
+    }
+}
+
+/// The result of a job; `None` if it panicked.
+pub(super) fn join<T>(job: JoinHandle<T>) -> Option<T> {
+    job.join().ok()
 }
 
 /// The result of copying.
@@ -224,15 +248,7 @@ impl<'a> Copy<'a> {
                 let at = frame.offset + u64::from(span.offset);
                 let encoded = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
                 let encoded = encoded.and_then(|bytes| bytes.get(..row.len())).unwrap_or_default();
-                let row_ref = RowRef {
-                    revision: row.revision,
-                    prev: row.prev,
-                    segment: u32::try_from(dropped.number).unwrap_or(u32::MAX),
-                    offset: u32::try_from(at).unwrap_or(u32::MAX),
-                    len: span.len,
-                    is_delete: row.kind == ChangeKind::Deleted,
-                };
-                each(self, row_ref, row, encoded)?;
+                each(self, RowRef::new(row, dropped.number, at), row, encoded)?;
             }
         }
         Ok(())
@@ -269,16 +285,14 @@ impl<'a> Copy<'a> {
             self.base = Some(Arc::new(segment));
         }
         let Some(base) = &self.base else { return Ok(()) };
-        let (newest, compacted) = {
-            let published = self.shared.published();
-            (published.newest, published.compacted)
-        };
-        let position = FramePosition {
+        let Edges { newest, compacted } = self.shared.published().edges();
+        let position = FrameHeader {
             segment: self.number,
             sequence: self.summary.len + 1,
             newest,
             compacted,
             is_base: true,
+            ..FrameHeader::default()
         };
         let (bytes, header) = draft.seal(position, None);
         base.file.write(self.summary.len, bytes).map_err(failed)?;

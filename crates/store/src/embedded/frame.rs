@@ -20,10 +20,11 @@
 //! 64     the payload: the rows, the roster; then zeros up to a multiple of 4096
 //! ```
 
+use bytes::Buf;
 use headwater_api::Revision;
 
 use super::roster::Roster;
-use super::row::{Bad, FieldReader, Row, Seed, row_sum};
+use super::row::{Bad, Row, Seed, row_sum};
 
 /// Frames start at multiples of this: an append never rewrites a block of an earlier frame.
 pub(super) const BLOCK: usize = 4096;
@@ -33,7 +34,7 @@ pub(super) const HEADER: usize = 64;
 const MARK: &[u8; 8] = b"hw frame";
 
 /// The fields of a frame that describe its position and the state after it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FrameHeader {
     pub(super) segment: u64,
     pub(super) sequence: u64,
@@ -68,22 +69,17 @@ impl FrameHeader {
         if &bytes[..8] != MARK || seed.sum(&bytes[12..]) != row_sum(&bytes[8..12]) {
             return None;
         }
-        let mut fields = FieldReader(&bytes[12..]);
-        let payload_len = fields.u32().ok()?;
-        let (segment, sequence) = (fields.u64().ok()?, fields.u64().ok()?);
-        let (newest, compacted) = (Revision(fields.u64().ok()?), Revision(fields.u64().ok()?));
-        let (rows, roster_len) = (fields.u32().ok()?, fields.u32().ok()?);
-        let (digest, is_base) = (fields.u32().ok()?, fields.u32().ok()? == 1);
+        let mut rest = &bytes[12..];
         Some(FrameHeader {
-            segment,
-            sequence,
-            newest,
-            compacted,
-            is_base,
-            rows,
-            roster_len,
-            payload_len,
-            digest,
+            payload_len: rest.get_u32_le(),
+            segment: rest.get_u64_le(),
+            sequence: rest.get_u64_le(),
+            newest: Revision(rest.get_u64_le()),
+            compacted: Revision(rest.get_u64_le()),
+            rows: rest.get_u32_le(),
+            roster_len: rest.get_u32_le(),
+            digest: rest.get_u32_le(),
+            is_base: rest.get_u32_le() == 1,
         })
     }
 
@@ -115,16 +111,6 @@ pub(super) struct Draft {
     rows_end: usize,
 }
 
-/// The fields of a header that the draft does not know by itself.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FramePosition {
-    pub(super) segment: u64,
-    pub(super) sequence: u64,
-    pub(super) newest: Revision,
-    pub(super) compacted: Revision,
-    pub(super) is_base: bool,
-}
-
 impl Draft {
     /// An empty frame, with capacity for rows of so many bytes.
     pub(super) fn new(seed: Seed, capacity: usize) -> Draft {
@@ -133,10 +119,11 @@ impl Draft {
         Draft { seed, bytes, rows: Vec::new(), digest: 0, rows_end: HEADER }
     }
 
-    pub(super) fn push(&mut self, row: &Row<'_>) {
+    /// Adds a row and returns its offset.
+    pub(super) fn push(&mut self, row: &Row<'_>) -> u32 {
         let start = self.bytes.len();
         let sum = row.encode(self.seed, &mut self.bytes);
-        self.pushed(start, sum);
+        self.pushed(start, sum)
     }
 
     /// Adds a row that is encoded already.
@@ -146,12 +133,13 @@ impl Draft {
         self.pushed(start, row_sum(row));
     }
 
-    fn pushed(&mut self, start: usize, sum: u32) {
+    fn pushed(&mut self, start: usize, sum: u32) -> u32 {
         let offset = u32::try_from(start).expect("a frame is far below 4 GiB");
         let len = u32::try_from(self.bytes.len() - start).expect("a row is far below 4 GiB");
         self.rows.push(RowSpan { offset, len });
         self.digest = crc32c::crc32c_append(self.digest, &sum.to_le_bytes());
         self.rows_end = self.bytes.len();
+        offset
     }
 
     pub(super) fn rows(&self) -> &[RowSpan] {
@@ -163,13 +151,13 @@ impl Draft {
         frame_len(self.rows_end - HEADER)
     }
 
-    /// Completes the frame. May be called again for another position, if the first write failed.
+    /// Completes the frame with the fields of its header that the content does not determine. May be
+    /// called again for another position, if the first write failed.
     pub(super) fn seal(
         &mut self,
-        position: FramePosition,
+        position: FrameHeader,
         roster: Option<&Roster>,
     ) -> (&[u8], FrameHeader) {
-        let FramePosition { segment, sequence, newest, compacted, is_base } = position;
         self.bytes.truncate(self.rows_end);
         if let Some(roster) = roster {
             roster.encode(&mut self.bytes);
@@ -177,15 +165,11 @@ impl Draft {
         let roster = &self.bytes[self.rows_end..];
         let small = |len: usize| u32::try_from(len).expect("a frame is far below 4 GiB");
         let header = FrameHeader {
-            segment,
-            sequence,
-            newest,
-            compacted,
-            is_base,
             rows: small(self.rows.len()),
             roster_len: small(roster.len()),
             payload_len: small(self.bytes.len() - HEADER),
             digest: crc32c::crc32c_append(self.digest, roster),
+            ..position
         };
         self.bytes.resize(self.bytes.len().next_multiple_of(BLOCK), 0);
         header.encode(self.seed, &mut self.bytes[..HEADER]);
@@ -259,14 +243,9 @@ mod tests {
         }
     }
 
-    fn position(segment: u64) -> FramePosition {
-        FramePosition {
-            segment,
-            sequence: 9,
-            newest: Revision(3),
-            compacted: Revision(1),
-            is_base: false,
-        }
+    fn position(segment: u64) -> FrameHeader {
+        let (newest, compacted) = (Revision(3), Revision(1));
+        FrameHeader { segment, sequence: 9, newest, compacted, ..FrameHeader::default() }
     }
 
     fn read(bytes: &[u8]) -> Option<(FrameHeader, Vec<u64>, Option<Roster>)> {

@@ -63,7 +63,7 @@ impl<'a> CommitGroup<'a> {
         now: i64,
         writes: &[Write],
     ) -> CommitGroup<'a> {
-        let edges = Edges { newest: before.newest, compacted: before.compacted };
+        let edges = before.edges();
         let draft = Draft::new(seed, writes.iter().map(bytes_of).sum());
         let staged = Staged { edges, changes: Vec::new(), expiries: Vec::new(), draft };
         CommitGroup { seed, before, touched: HashMap::new(), staged, now }
@@ -175,12 +175,10 @@ impl<'a> CommitGroup<'a> {
             Some(touched) => touched.revision,
             None => self.before.index.entry(key.as_str()).map_or(Revision::ZERO, |e| e.newest),
         };
-        let draft = &mut self.staged.draft;
-        let key = key.as_str();
-        draft.push(&Row { kind, revision, prev, time: self.now, expires, key, value });
-        let span = draft.rows().last().expect("a row was pushed");
-        let is_delete = kind == ChangeKind::Deleted;
-        RowRef { revision, prev, segment: 0, offset: span.offset, len: span.len, is_delete }
+        let (time, key) = (self.now, key.as_str());
+        let row = Row { kind, revision, prev, time, expires, key, value };
+        let offset = self.staged.draft.push(&row);
+        RowRef::new(&row, 0, offset.into())
     }
 
     /// When something written now expires; zero for never.

@@ -14,10 +14,11 @@
 
 use std::io;
 
+use bytes::Buf;
 use headwater_api::Revision;
 
 use super::disk::{Disk, DiskFile};
-use super::row::{FieldReader, Seed, row_sum};
+use super::row::{Seed, row_sum};
 
 /// The name of the file.
 pub(super) const HEAD: &str = "HEAD";
@@ -48,9 +49,9 @@ impl Head {
         if seed.sum(&bytes[4..]) != row_sum(bytes) {
             return None;
         }
-        let mut fields = FieldReader(&bytes[4..]);
-        let is_clean = fields.u32().ok()? == 1;
-        let (sequence, revision) = (fields.u64().ok()?, Revision(fields.u64().ok()?));
+        let mut rest = &bytes[4..];
+        let is_clean = rest.get_u32_le() == 1;
+        let (sequence, revision) = (rest.get_u64_le(), Revision(rest.get_u64_le()));
         Some(Head { sequence, revision, is_clean })
     }
 }

@@ -10,6 +10,8 @@ use std::ops::Bound;
 
 use headwater_api::Revision;
 
+use super::row::Row;
+use crate::change::ChangeKind;
 use crate::key::Key;
 use crate::store::Range;
 
@@ -23,6 +25,21 @@ pub(super) struct RowRef {
     pub(super) offset: u32,
     pub(super) len: u32,
     pub(super) is_delete: bool,
+}
+
+impl RowRef {
+    /// The position of a row that starts at an offset in a segment.
+    pub(super) fn new(row: &Row<'_>, segment: u64, offset: u64) -> RowRef {
+        let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        RowRef {
+            revision: row.revision,
+            prev: row.prev,
+            segment: small(segment),
+            offset: small(offset),
+            len: small(row.len() as u64),
+            is_delete: row.kind == ChangeKind::Deleted,
+        }
+    }
 }
 
 /// The newest row of a key.

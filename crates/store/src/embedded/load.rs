@@ -13,6 +13,7 @@ use super::disk::Disk;
 use super::expiry::Expiry;
 use super::format::Identity;
 use super::frame::{FrameHeader, HEADER};
+use super::free::FreeFiles;
 use super::head::{HEAD, Head, HeadFile};
 use super::index::{KeyEntry, RowIndex, RowRef};
 use super::log::{Active, Edges};
@@ -20,7 +21,7 @@ use super::published::Published;
 use super::roster::{Roster, SegmentSummary};
 use super::row::{Row, Seed};
 use super::scan::FrameScan;
-use super::segment::{FreeFiles, Segment, SegmentMap};
+use super::segment::{Segment, SegmentMap};
 use super::{damaged, unavailable};
 use crate::change::ChangeKind;
 use crate::key::Key;
@@ -105,8 +106,8 @@ pub(super) fn load(
     let unlisted = files.keys().filter(|number| !used.contains_key(number)).copied().collect();
     let sequence = loader.sequence;
     let is_clean = head.is_some_and(|head| head.is_clean && head.sequence == sequence);
-    let Contents { index, expiries, times, edges, lost } = loader.finish()?;
-    let Edges { newest, compacted } = edges;
+    let index = loader.index()?;
+    let Loader { expiries, times, edges: Edges { newest, compacted }, lost, .. } = loader;
     let recent = RecentChanges::after(newest);
     let published = Published { index, recent, segments: Arc::new(used), newest, compacted };
     Ok(Loaded {
@@ -148,14 +149,6 @@ struct Loader<'a> {
 struct FoundRow {
     row: RowRef,
     is_create: bool,
-}
-
-struct Contents {
-    index: RowIndex,
-    expiries: Vec<Expiry>,
-    times: Vec<(i64, Revision)>,
-    edges: Edges,
-    lost: Vec<String>,
 }
 
 impl<'a> Loader<'a> {
@@ -317,7 +310,6 @@ impl<'a> Loader<'a> {
     }
 
     fn add(&mut self, segment: u64, offset: u64, row: &Row<'_>) {
-        let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let is_deleted = row.kind == ChangeKind::Deleted;
         let entry = KeyEntry { newest: row.revision, copies: 1, is_deleted };
         let known = match self.keys.get_mut(row.key) {
@@ -340,20 +332,12 @@ impl<'a> Loader<'a> {
         if let Some(key) = key.filter(|_| !known) {
             self.keys.insert(key, entry);
         }
-        let row_ref = RowRef {
-            revision: row.revision,
-            prev: row.prev,
-            segment: small(segment),
-            offset: small(offset),
-            len: small(row.len() as u64),
-            is_delete: is_deleted,
-        };
         let is_create = row.kind == ChangeKind::Created;
-        self.rows.push(FoundRow { row: row_ref, is_create });
+        self.rows.push(FoundRow { row: RowRef::new(row, segment, offset), is_create });
     }
 
     /// Builds the index from all rows.
-    fn finish(mut self) -> Result<Contents, Error> {
+    fn index(&mut self) -> Result<RowIndex, Error> {
         let mut rows = std::mem::take(&mut self.rows);
         // If a revision is there twice, the sort keeps the row of the later segment first.
         rows.sort_by_key(|found| found.row.revision);
@@ -385,12 +369,11 @@ impl<'a> Loader<'a> {
         }
         let kept = rows.iter().zip(&needed).filter(|(_, needed)| **needed);
         let kept = kept.map(|(found, _)| found.row).collect();
-        let Loader { keys, mut expiries, times, edges, lost, .. } = self;
-        let index = RowIndex::new(keys, kept, edges.compacted);
-        expiries.retain(|expiry| {
+        let index = RowIndex::new(std::mem::take(&mut self.keys), kept, self.edges.compacted);
+        self.expiries.retain(|expiry| {
             index.newest(expiry.key.as_str()).is_some_and(|row| row.revision == expiry.revision)
         });
-        Ok(Contents { index, expiries, times, edges, lost })
+        Ok(index)
     }
 
     /// Every revision that was not compacted has a row, and so has the version that it replaces.

@@ -13,12 +13,13 @@ use std::sync::Arc;
 use headwater_api::Revision;
 
 use super::disk::Disk;
-use super::frame::{Draft, FramePosition};
+use super::frame::{Draft, FrameHeader};
+use super::free::{FreeFiles, remove};
 use super::head::{Head, HeadFile};
 use super::index::RowRef;
 use super::roster::{Roster, SegmentSummary};
 use super::row::Seed;
-use super::segment::{FreeFiles, Segment, remove};
+use super::segment::Segment;
 
 /// Frames of at most this length extend a file that grows by more than themselves: the next ones
 /// then sync without a change of the file's length, which the file system would have to journal.
@@ -179,7 +180,7 @@ impl Log {
         let Active { segment, summary } = active;
         let (number, sequence) = (summary.number, self.sequence);
         let position =
-            FramePosition { segment: number, sequence, newest, compacted, is_base: false };
+            FrameHeader { segment: number, sequence, newest, compacted, ..FrameHeader::default() };
         let (bytes, header) = draft.seal(position, roster);
         segment.file.write(summary.len, bytes)?;
         let end = summary.len + bytes.len() as u64;

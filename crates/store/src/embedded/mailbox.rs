@@ -211,6 +211,16 @@ fn lost() -> Error {
     )
 }
 
+/// Answers everybody alike.
+pub(super) fn answer_all<A>(
+    callers: impl Iterator<Item = oneshot::Sender<Result<A, Error>>>,
+    answer: impl Fn() -> Result<A, Error>,
+) {
+    for caller in callers {
+        let _ = caller.send(answer());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;

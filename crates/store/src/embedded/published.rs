@@ -9,7 +9,7 @@ use std::sync::Arc;
 use headwater_api::Revision;
 
 use super::index::{RowIndex, RowRef};
-use super::log::Appended;
+use super::log::{Appended, Edges};
 use super::row::Seed;
 use super::segment::{RowReader, SegmentMap};
 use crate::change::Change;
@@ -31,6 +31,11 @@ pub(super) struct Published {
 }
 
 impl Published {
+    /// The newest and the oldest readable state.
+    pub(super) fn edges(&self) -> Edges {
+        Edges { newest: self.newest, compacted: self.compacted }
+    }
+
     /// Reads rows of this state, also after it has changed.
     pub(super) fn reader(&self, seed: Seed) -> RowReader {
         RowReader { seed, segments: self.segments.clone() }

@@ -10,7 +10,9 @@
 //! 8  number, 8 length, 8 rows, 4 sum of the digests of its frames, 4 flags: 1 base, 2 open
 //! ```
 
-use super::row::{Bad, FieldReader};
+use bytes::Buf;
+
+use super::row::Bad;
 
 const BASE: u32 = 1;
 const OPEN: u32 = 2;
@@ -63,15 +65,16 @@ impl Roster {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Roster, Bad> {
-        let mut fields = FieldReader(bytes);
+        let mut rest = bytes;
         let mut segments = Vec::new();
-        for _ in 0..fields.u32()? {
-            let (number, len, rows) = (fields.u64()?, fields.u64()?, fields.u64()?);
-            let (digest, flags) = (fields.u32()?, fields.u32()?);
+        for _ in 0..rest.try_get_u32_le()? {
+            let [number, len, rows] = [(); 3].map(|()| rest.try_get_u64_le());
+            let (digest, flags) = (rest.try_get_u32_le()?, rest.try_get_u32_le()?);
+            let (number, len, rows) = (number?, len?, rows?);
             let (is_base, is_open) = (flags & BASE != 0, flags & OPEN != 0);
             segments.push(SegmentSummary { number, len, rows, digest, is_base, is_open });
         }
-        match fields.0 {
+        match rest {
             [] => Ok(Roster { segments }),
             _ => Err(Bad("the roster is longer than its list")),
         }

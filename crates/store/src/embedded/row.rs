@@ -17,6 +17,7 @@
 //! 44     the key, the value
 //! ```
 
+use bytes::{Buf, TryGetError};
 use headwater_api::Revision;
 use uuid::Uuid;
 
@@ -28,6 +29,14 @@ pub(super) const ROW_HEADER: usize = 44;
 /// Why bytes are not a row or a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Bad(pub(super) &'static str);
+
+const TRUNCATED: Bad = Bad("it is truncated");
+
+impl From<TryGetError> for Bad {
+    fn from(_: TryGetError) -> Bad {
+        TRUNCATED
+    }
+}
 
 /// The start value of every checksum of one store: data of another store does not match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,17 +96,17 @@ impl<'a> Row<'a> {
 
     /// The fields of a row whose checksum was not compared.
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Row<'a>, Bad> {
-        let mut fields = FieldReader(bytes);
-        fields.u32()?;
-        let kind = kind_of(fields.u8()?)?;
-        fields.u8()?;
-        let key_len = usize::from(fields.u16()?);
-        let value_len = usize::try_from(fields.u32()?).unwrap_or(usize::MAX);
-        let (revision, prev) = (Revision(fields.u64()?), Revision(fields.u64()?));
-        let (time, expires) = (fields.i64()?, fields.i64()?);
-        let key = std::str::from_utf8(fields.take(key_len)?)
-            .map_err(|_| Bad("the key is not valid UTF-8"))?;
-        let value = fields.take(value_len)?;
+        let mut rest = bytes;
+        rest.try_get_u32_le()?;
+        let kind = kind_of(rest.try_get_u8()?)?;
+        rest.try_get_u8()?;
+        let key_len = usize::from(rest.try_get_u16_le()?);
+        let value_len = usize::try_from(rest.try_get_u32_le()?).unwrap_or(usize::MAX);
+        let (revision, prev) = (Revision(rest.try_get_u64_le()?), Revision(rest.try_get_u64_le()?));
+        let (time, expires) = (rest.try_get_i64_le()?, rest.try_get_i64_le()?);
+        let key = rest.split_off(..key_len).ok_or(TRUNCATED)?;
+        let key = std::str::from_utf8(key).map_err(|_| Bad("the key is not valid UTF-8"))?;
+        let value = rest.split_off(..value_len).ok_or(TRUNCATED)?;
         Ok(Row { kind, revision, prev, time, expires, key, value })
     }
 
@@ -131,43 +140,6 @@ fn kind_of(code: u8) -> Result<ChangeKind, Bad> {
         2 => Ok(ChangeKind::Updated),
         3 => Ok(ChangeKind::Deleted),
         _ => Err(Bad("the kind of change is unknown")),
-    }
-}
-
-/// Takes fields off the front of some bytes.
-pub(super) struct FieldReader<'a>(pub(super) &'a [u8]);
-
-impl<'a> FieldReader<'a> {
-    pub(super) fn take(&mut self, len: usize) -> Result<&'a [u8], Bad> {
-        let (head, tail) = self.0.split_at_checked(len).ok_or(Bad("it is truncated"))?;
-        self.0 = tail;
-        Ok(head)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Bad> {
-        let (head, tail) = self.0.split_first_chunk::<N>().ok_or(Bad("it is truncated"))?;
-        self.0 = tail;
-        Ok(*head)
-    }
-
-    pub(super) fn u8(&mut self) -> Result<u8, Bad> {
-        Ok(u8::from_le_bytes(self.array()?))
-    }
-
-    pub(super) fn u16(&mut self) -> Result<u16, Bad> {
-        Ok(u16::from_le_bytes(self.array()?))
-    }
-
-    pub(super) fn u32(&mut self) -> Result<u32, Bad> {
-        Ok(u32::from_le_bytes(self.array()?))
-    }
-
-    pub(super) fn u64(&mut self) -> Result<u64, Bad> {
-        Ok(u64::from_le_bytes(self.array()?))
-    }
-
-    pub(super) fn i64(&mut self) -> Result<i64, Bad> {
-        Ok(i64::from_le_bytes(self.array()?))
     }
 }
 

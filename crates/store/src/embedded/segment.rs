@@ -1,7 +1,8 @@
 //! Segments: the files of the log, and how rows are read from them.
 //!
 //! River: frame → **segment** → reads.
-//! Promise: a file is reused for another segment only when nobody can read it any more.
+//! Promise: a row is served only if its checksum, its revision and its key are those that were asked
+//! for. A segment that is dropped stays readable for those who read it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,20 +19,13 @@ use crate::change::Version;
 use crate::key::Key;
 use crate::store::{Error, Record};
 
-const SUFFIX: &str = ".seg";
-const FREE_SUFFIX: &str = ".free";
-
-/// The maximum number of files that wait for reuse.
-const FREE_MAX: usize = 2;
+pub(super) const SUFFIX: &str = ".seg";
 
 /// Rows of one range are read together if the gap between them is at most this, in bytes.
 const GAP_MAX: u64 = 16 << 10;
 
 /// The maximum length of one read of several rows.
 const READ_MAX: u64 = 1 << 20;
-
-/// The bytes that a spare file is prefilled with at a time.
-const FILL: usize = 1 << 20;
 
 /// One file of the log.
 #[derive(Debug)]
@@ -195,88 +189,4 @@ fn place(at: &RowRef) -> String {
 
 fn damaged(at: &RowRef, why: &str) -> Error {
     Error::Damaged { place: place(at), why: why.into() }
-}
-
-/// Files that can be reused for new segments: appending to a file that already has its length
-/// costs the file system's journal nothing.
-#[derive(Debug, Default)]
-pub(super) struct FreeFiles {
-    names: Vec<String>,
-}
-
-impl FreeFiles {
-    /// Keeps some free files and removes the others.
-    pub(super) fn adopt(disk: &dyn Disk, names: impl Iterator<Item = String>) -> FreeFiles {
-        let mut free = FreeFiles::default();
-        for name in names {
-            match free.names.len() < FREE_MAX && name.ends_with(FREE_SUFFIX) {
-                true => free.names.push(name),
-                false => remove(disk, &name),
-            }
-        }
-        free
-    }
-
-    pub(super) fn is_free_name(name: &str) -> bool {
-        name.ends_with(FREE_SUFFIX)
-    }
-
-    /// The number of the segment that a free file was used for last.
-    pub(super) fn number_of(name: &str) -> Option<u64> {
-        name.strip_suffix(FREE_SUFFIX)?.parse().ok()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.names.is_empty()
-    }
-
-    /// A file for a new segment: a free one if there is any. The names are not synced.
-    pub(super) fn segment(&mut self, disk: &dyn Disk, number: u64) -> io::Result<Segment> {
-        if let Some(name) = self.names.pop() {
-            disk.rename(&name, &Segment::name(number))?;
-        }
-        Segment::open(disk, number)
-    }
-
-    /// Takes the file of a segment that no roster lists any more.
-    pub(super) fn give(&mut self, disk: &dyn Disk, segment: Arc<Segment>, len_min: u64) {
-        let name = Segment::name(segment.number);
-        let reusable = self.names.len() < FREE_MAX
-            && segment.file.len().is_ok_and(|len| len >= len_min)
-            // Nobody can get another reference: the segment is in no map any more.
-            && Arc::strong_count(&segment) == 1;
-        drop(segment);
-        let free = name.replace(SUFFIX, FREE_SUFFIX);
-        match reusable && disk.rename(&name, &free).is_ok() {
-            true => self.names.push(free),
-            false => remove(disk, &name),
-        }
-    }
-
-    /// Adds a spare that was prefilled.
-    pub(super) fn add(&mut self, name: String) {
-        self.names.push(name);
-    }
-}
-
-/// Creates a file of zeros for a later segment.
-pub(super) fn prefill(disk: &dyn Disk, len: u64) -> io::Result<String> {
-    let name = format!("spare{FREE_SUFFIX}");
-    let file = disk.open(&name)?;
-    let zeros = vec![0; FILL];
-    let mut at = 0;
-    while at < len {
-        let piece = usize::try_from(len - at).unwrap_or(FILL).min(FILL);
-        file.write(at, &zeros[..piece])?;
-        at += piece as u64;
-    }
-    file.sync_data()?;
-    Ok(name)
-}
-
-/// Removes a file that nothing refers to. The next start tries again.
-pub(super) fn remove(disk: &dyn Disk, name: &str) {
-    if let Err(error) = disk.remove(name) {
-        tracing::warn!(name, %error, "cannot remove an unused file");
-    }
 }

@@ -14,13 +14,14 @@ use super::disk::Disk;
 use super::expiry::Expiry;
 use super::format::{self, FORMAT_FILE, Identity};
 use super::frame::{BLOCK, Draft, FrameHeader, HEADER, read_payload};
+use super::free::FreeFiles;
 use super::head::{HEAD, HeadFile};
 use super::index::RowRef;
 use super::load::{Loaded, OnDamage, OpenSegment, load};
 use super::log::{Edges, Log, LogFiles};
 use super::published::Published;
 use super::salvage::{Salvaged, salvage};
-use super::segment::{FreeFiles, Segment};
+use super::segment::Segment;
 use super::{Options, damaged, unavailable};
 use crate::store::{Error, FIRST};
 
@@ -69,7 +70,7 @@ fn serve(
         unlisted || FreeFiles::is_free_name(name)
     });
     let free = FreeFiles::adopt(dir, unused);
-    let edges = Edges { newest: published.newest, compacted: published.compacted };
+    let edges = published.edges();
     let OpenSegment { active, last_frame, before_last } = open;
     let (active, last) = match loaded.is_clean {
         true => (Some(active), None),

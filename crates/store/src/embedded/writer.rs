@@ -8,20 +8,18 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use headwater_api::Revision;
 use tokio::sync::oneshot;
 
 use super::Shared;
-use super::cleaner::{self, Cleaned, Cleaner};
+use super::cleaner::{self, Cleaned, Cleaner, join};
 use super::expiry::{Expiries, Expiry};
 use super::group::{CommitGroup, Staged};
 use super::log::{Edges, Log};
-use super::mailbox::{Commit, Compact, Gather, QueuedGroup};
+use super::mailbox::{Commit, Compact, Gather, QueuedGroup, answer_all};
 use super::retention::Keeper;
-use super::segment::{Segment, prefill, remove};
 use super::space::SpaceMonitor;
 use crate::store::{Action, Committed, Error, Write};
 
@@ -39,7 +37,6 @@ pub(super) struct Writer {
     keeper: Keeper,
     space: SpaceMonitor,
     cleaner: Cleaner,
-    spare: Option<JoinHandle<io::Result<String>>>,
     /// Something was written since the last tick.
     wrote: bool,
     /// There may be segments to clean: it is a tick, rows were dropped, or a job ended.
@@ -86,7 +83,6 @@ impl Writer {
             keeper,
             space,
             cleaner: Cleaner::Idle,
-            spare: None,
             wrote: false,
             may_clean: false,
             next_tick: now,
@@ -131,8 +127,7 @@ impl Writer {
     }
 
     fn edges(&self) -> Edges {
-        let published = self.shared.published();
-        Edges { newest: published.newest, compacted: published.compacted }
+        self.shared.published().edges()
     }
 
     /// What is due once per tick. Returns up to which revision retention forgets.
@@ -143,11 +138,8 @@ impl Writer {
         self.shared.report().full = self.space.refusal();
         self.retry();
         self.make_spare();
-        let (edges, history_bytes) = {
-            let published = self.shared.published();
-            let edges = Edges { newest: published.newest, compacted: published.compacted };
-            (edges, published.index.totals().history_bytes)
-        };
+        let edges = self.edges();
+        let history_bytes = self.shared.published().index.totals().history_bytes;
         self.keeper.mark(now, edges.newest);
         self.keeper.target(now, edges, history_bytes)
     }
@@ -377,51 +369,18 @@ impl Writer {
 
     /// Prefills a file for the next segment while there is time.
     fn make_spare(&mut self) {
-        if let Some(job) = self.spare.take_if(|job| job.is_finished())
-            && let Some(Ok(name)) = join(job)
-        {
-            self.log.free.add(name);
-        }
+        self.log.free.collect(false);
         let idle = !std::mem::take(&mut self.wrote);
-        let soon = self.log.is_half_full() && self.log.free.is_empty() && self.spare.is_none();
-        if idle && soon && self.space.has_room() {
-            let (disk, len) = (self.shared.disk.clone(), self.shared.options.segment_bytes);
-            let thread = std::thread::Builder::new().name("store-spare".into());
-            self.spare = thread.spawn(move || prefill(&*disk, len)).ok();
+        if idle && self.log.is_half_full() && self.space.has_room() {
+            self.log.free.prepare(&self.shared.disk, self.shared.options.segment_bytes);
         }
     }
 
     /// A clean stop: all jobs end, and the head records that everything is synced.
     fn close(mut self) {
         let disk = &*self.shared.disk;
-        match std::mem::take(&mut self.cleaner) {
-            Cleaner::Copying(job) => {
-                if let Some(Ok(Cleaned { base: Some(base), .. })) = join(job) {
-                    remove(disk, &Segment::name(base.number));
-                }
-            }
-            Cleaner::Releasing(job) => {
-                let dropped = join(job).unwrap_or_default();
-                dropped.iter().for_each(|segment| remove(disk, &Segment::name(segment.number)));
-            }
-            Cleaner::Idle | Cleaner::Listing(_) => {}
-        }
-        self.spare.take().map(join);
+        std::mem::take(&mut self.cleaner).stop(disk);
+        self.log.free.collect(true);
         self.log.close(self.edges().newest);
-    }
-}
-
-/// The result of a job; `None` if it panicked.
-fn join<T>(job: JoinHandle<T>) -> Option<T> {
-    job.join().ok()
-}
-
-/// Answers everybody alike.
-fn answer_all<A>(
-    callers: impl Iterator<Item = oneshot::Sender<Result<A, Error>>>,
-    answer: impl Fn() -> Result<A, Error>,
-) {
-    for caller in callers {
-        let _ = caller.send(answer());
     }
 }

@@ -204,6 +204,43 @@ fn an_unread_backup_stream_does_not_prevent_closing_the_store() {
 }
 
 #[test]
+fn files_that_a_backup_still_reads_are_not_reused() {
+    contract::run(async {
+        let place = Place::new();
+        let options = EmbeddedOptions { segment_bytes: 64 << 10, ..EmbeddedOptions::default() };
+        let store = Embedded::open(&place.path("data"), options).unwrap();
+        let key = |n: usize| Key::new(format!("/reused/{n:04}"));
+        let value = |n: usize, round: u8| vec![round.wrapping_add(n as u8); 10_000];
+        let mut revisions = vec![None; 600];
+        let mut rewrite = async |round: u8| {
+            for (n, known) in revisions.iter_mut().enumerate() {
+                let guard = known.map_or(Guard::Absent, Guard::At);
+                let put = Action::Put { value: value(n, round).into(), ttl: None };
+                let done = store.commit(Write::one(key(n), guard, put)).await.unwrap();
+                *known = Some(done.last);
+                if round > 0 && n % 50 == 0 {
+                    store.compact(done.last).await.unwrap();
+                }
+            }
+        };
+        rewrite(0).await;
+        let expected = all(&store, None).await;
+        // The backup has read a part of the rows, and waits for its reader.
+        let mut stream = store.backup_stream();
+        let mut bytes = stream.next().await.unwrap().unwrap().to_vec();
+        for round in 1..4 {
+            rewrite(round).await;
+        }
+        while let Some(part) = stream.next().await {
+            bytes.extend_from_slice(&part.unwrap());
+        }
+        std::fs::write(place.path("streamed"), bytes).unwrap();
+        restore(&place.path("streamed"), &place.path("restored")).unwrap();
+        assert_eq!(all(&place.open("restored"), None).await.records, expected.records);
+    });
+}
+
+#[test]
 fn a_backup_does_not_overwrite_a_file_and_a_restore_does_not_overwrite_a_store() {
     contract::run(async {
         let place = Place::new();

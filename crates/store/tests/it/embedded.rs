@@ -280,6 +280,35 @@ fn files(dir: &Path, suffix: &str) -> Vec<String> {
     names.filter(|name| name.ends_with(suffix)).collect()
 }
 
+/// R4
+#[test]
+fn the_revision_does_not_go_back_when_the_newest_row_is_cleaned_away() {
+    let disk = TestDisk::default();
+    let options = EmbeddedOptions { segment_bytes: 8 << 10, ..EmbeddedOptions::default() };
+    let open =
+        |disk: &TestDisk| Embedded::open_on(Arc::new(disk.clone()), options.clone()).unwrap();
+    contract::run(async {
+        let (store, key) = (open(&disk), Key::new("/g/a"));
+        let put = || Action::Put { value: "1".into(), ttl: None };
+        let at = store.commit(Write::one(key.clone(), Guard::Absent, put())).await.unwrap().last;
+        let delete = Write::one(key.clone(), Guard::At(at), Action::Delete);
+        let deleted = store.commit(delete).await.unwrap().last;
+        store.compact(deleted).await.unwrap();
+        // A killed store continues in a new segment.
+        let killed = disk.copy();
+        drop(store);
+        let store = open(&killed);
+        while has(&killed, "00000001.seg") {
+            tokio::task::yield_now().await;
+        }
+        drop(store);
+        let store = open(&killed);
+        assert_eq!(store.revision().await.unwrap(), deleted);
+        let done = store.commit(Write::one(key, Guard::Absent, put())).await.unwrap();
+        assert_eq!(done.last, deleted.next());
+    });
+}
+
 #[test]
 fn a_number_is_not_used_again_while_a_file_may_contain_frames_with_it() {
     let disk = TestDisk::default();

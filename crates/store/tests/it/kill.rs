@@ -2,13 +2,14 @@
 //!
 //! The test starts itself again as the victim, which writes and reports its writes, and kills it. A
 //! kill keeps the system's page cache, so this does not test syncs (`crash.rs` does), but it uses a
-//! real process with real files, threads and locks.
+//! real process with real files, threads and locks. `HEADWATER_KILL_ROUNDS` sets the number of kills.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use headwater_store::embedded::verify_dir;
 use headwater_store::{
     Action, Embedded, EmbeddedOptions, Guard, Key, Range, Revision, Store, Write,
 };
@@ -55,7 +56,8 @@ fn a_killed_process_leaves_all_acknowledged_writes() {
     let dir = tempfile::tempdir().unwrap();
     let mut chance = Chance(11);
     let mut acknowledged: BTreeMap<Key, Revision> = BTreeMap::new();
-    for _ in 0..8 {
+    let rounds = std::env::var("HEADWATER_KILL_ROUNDS").ok().and_then(|text| text.parse().ok());
+    for _ in 0..rounds.unwrap_or(8) {
         let mut victim = start_victim(dir.path());
         let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
         let patience = usize::try_from(1 + chance.next() % 60).unwrap();
@@ -67,6 +69,7 @@ fn a_killed_process_leaves_all_acknowledged_writes() {
         victim.kill().unwrap();
         acknowledged.extend(said);
         victim.wait().unwrap();
+        verify_dir(dir.path()).unwrap();
         contract::run(check(dir.path(), &acknowledged));
     }
     assert!(acknowledged.len() > 8);

@@ -30,6 +30,9 @@ const DEPTH_MAX: usize = 512;
 /// check is not: ten thousand moves of a large object would take seconds.
 const MOVED_VALUES_MAX: usize = 10_000_000;
 
+/// The maximum number of elements that inserts into lists and removals from them may move.
+const SHIFTED_ELEMENTS_MAX: usize = 100_000_000;
+
 /// The type of a PATCH body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchType {
@@ -158,7 +161,8 @@ pub fn json(object: &mut Value, patch: Value) -> Result<(), Error> {
     if operations.len() > OPERATIONS_MAX {
         return Err(Error::TooManyOperations(operations.len()));
     }
-    let mut budget = Budget { copied: COPIED_BYTES_MAX, moved: MOVED_VALUES_MAX };
+    let mut budget =
+        Budget { copied: COPIED_BYTES_MAX, moved: MOVED_VALUES_MAX, shifted: SHIFTED_ELEMENTS_MAX };
     for operation in operations {
         operation.apply(object, &mut budget)?;
     }
@@ -169,6 +173,7 @@ pub fn json(object: &mut Value, patch: Value) -> Result<(), Error> {
 struct Budget {
     copied: usize,
     moved: usize,
+    shifted: usize,
 }
 
 /// An operation of a JSON patch, with the types of its members checked.
@@ -205,18 +210,18 @@ impl Operation {
             "add" => {
                 let value = required(self.value)?;
                 path.check_depth(&value, &mut { MOVED_VALUES_MAX })?;
-                path.add(object, value)
+                path.add(object, value, budget)
             }
-            "remove" => path.remove(object).map(drop),
+            "remove" => path.remove(object, budget).map(drop),
             "replace" => {
                 let value = required(self.value)?;
                 path.check_depth(&value, &mut { MOVED_VALUES_MAX })?;
                 path.replace(object, value)
             }
             "move" => {
-                let value = Pointer::parse(self.from.as_deref())?.remove(object)?;
+                let value = Pointer::parse(self.from.as_deref())?.remove(object, budget)?;
                 path.check_depth(&value, &mut budget.moved)?;
-                path.add(object, value)
+                path.add(object, value, budget)
             }
             "copy" => {
                 let from = Pointer::parse(self.from.as_deref())?;
@@ -224,7 +229,7 @@ impl Operation {
                 budget.take_copy(value)?;
                 let value = value.clone();
                 path.check_depth(&value, &mut { MOVED_VALUES_MAX })?;
-                path.add(object, value)
+                path.add(object, value, budget)
             }
             "test" => path.test(object, &self.value.unwrap_or_default()),
             other => unprocessable(format!("unexpected kind: {other}")),
@@ -237,6 +242,17 @@ fn required(value: Option<Value>) -> Result<Value, Error> {
 }
 
 impl Budget {
+    /// Charges the elements after a place in a list before they move.
+    fn take_shift(&mut self, elements: usize) -> Result<(), Error> {
+        match self.shifted.checked_sub(elements) {
+            Some(left) => {
+                self.shifted = left;
+                Ok(())
+            }
+            None => unprocessable("the operations move too many elements of lists"),
+        }
+    }
+
     /// Charges a copy before it is made.
     fn take_copy(&mut self, value: &Value) -> Result<(), Error> {
         let mut counter = Counter { left: self.copied };
@@ -291,14 +307,17 @@ impl Pointer {
         child(self.container(object)?, &self.last)
     }
 
-    fn add(&self, object: &mut Value, value: Value) -> Result<(), Error> {
+    fn add(&self, object: &mut Value, value: Value, budget: &mut Budget) -> Result<(), Error> {
         match self.container(object)? {
             Value::Object(members) => {
                 members.insert(self.last.as_str().into(), value);
             }
             Value::Array(elements) if self.last == "-" => elements.push(value),
             Value::Array(elements) => match index(&self.last) {
-                Some(at) if at <= elements.len() => elements.insert(at, value),
+                Some(at) if at <= elements.len() => {
+                    budget.take_shift(elements.len() - at)?;
+                    elements.insert(at, value);
+                }
                 _ => return unprocessable(format!("no index {}", self.last)),
             },
             _ => return unprocessable(format!("{} is below a value that holds none", self.last)),
@@ -317,12 +336,16 @@ impl Pointer {
         Ok(())
     }
 
-    fn remove(&self, object: &mut Value) -> Result<Value, Error> {
+    fn remove(&self, object: &mut Value, budget: &mut Budget) -> Result<Value, Error> {
         let removed = match self.container(object)? {
             Value::Object(members) => members.remove(&self.last),
-            Value::Array(elements) => {
-                index(&self.last).filter(|at| *at < elements.len()).map(|at| elements.remove(at))
-            }
+            Value::Array(elements) => match index(&self.last) {
+                Some(at) if at < elements.len() => {
+                    budget.take_shift(elements.len() - at)?;
+                    Some(elements.remove(at))
+                }
+                _ => None,
+            },
             _ => None,
         };
         removed.map_or_else(|| unprocessable(format!("nothing at {}", self.last)), Ok)

@@ -161,9 +161,10 @@ fn containers<'a>(spec: &'a Value, prefix: &'a String) -> Vec<Container<'a>> {
 }
 
 fn repeats(warnings: &mut Vec<String>, spec: &Value, prefix: &str, list: &str, key: &str) {
-    let items: Vec<&str> = objects(spec, list).map(|(_, item)| text(item, key)).collect();
-    for (index, value) in items.iter().enumerate() {
-        if items[..index].contains(value) {
+    let mut seen = HashSet::new();
+    for (index, (_, item)) in objects(spec, list).enumerate() {
+        let value = text(item, key);
+        if !seen.insert(value) {
             warnings.push(format!("{prefix}.{list}[{index}].{key}: duplicate {key} {value:?}"));
         }
     }

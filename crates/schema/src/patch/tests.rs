@@ -206,6 +206,25 @@ fn tree() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Ten thousand inserts at the front of a list of a million elements would move 10^10 of them.
+#[test]
+fn inserts_into_long_lists_are_limited() {
+    let object = json!({"l": vec![Value::from(1); 1_000_000]});
+    for (op, from) in [("add", "/x"), ("remove", "/x"), ("move", "/l/0")] {
+        let path = if op == "move" { "/l/500000" } else { "/l/0" };
+        let operation = json!({"op": op, "path": path, "from": from, "value": 2});
+        let mut ours = object.clone();
+        let few = Value::Array(vec![operation.clone(); 10]);
+        super::json(&mut ours, few).unwrap();
+        let many = Value::Array(vec![operation; 5_000]);
+        let refused = super::json(&mut ours, many).unwrap_err();
+        assert!(refused.to_string().contains("too many elements"), "{refused}");
+    }
+    // At the end nothing moves.
+    let operation = json!({"op": "add", "path": "/l/-", "value": 2});
+    super::json(&mut object.clone(), Value::Array(vec![operation; 10_000])).unwrap();
+}
+
 proptest! {
     /// The library is the model: every patch that it accepts has the same result here. Its rollback of
     /// failed patches can panic, so failing patches are skipped.

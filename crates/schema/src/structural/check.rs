@@ -366,19 +366,24 @@ impl<'a> Walk<'a> {
             let why = "must be object if parent array's x-kubernetes-list-type is map";
             return self.invalid(&at, "type", &kind.into(), why);
         }
-        for (index, name) in names.iter().enumerate() {
+        let (mut seen, mut is_repeated, mut is_unknown) = (HashSet::new(), false, false);
+        for name in &names {
             let property = &items["properties"][name];
             let kind = property["type"].as_str().unwrap_or_default();
             if property.is_null() {
-                let why = "entries must all be names of item properties";
-                self.invalid(path, "x-kubernetes-list-map-keys", keys, why);
+                is_unknown = true;
             } else if matches!(kind, "array" | "object") {
                 let properties = Path::Field(&at, "properties");
                 let why = "must be a scalar type if parent array's x-kubernetes-list-type is map";
                 self.invalid(&Path::Bracket(&properties, name), "type", &kind.into(), why);
             }
-            if names[..index].contains(name) {
-                let why = "must not contain duplicate entries";
+            is_repeated |= !seen.insert(name);
+        }
+        for (is_wrong, why) in [
+            (is_unknown, "entries must all be names of item properties"),
+            (is_repeated, "must not contain duplicate entries"),
+        ] {
+            if is_wrong {
                 self.invalid(path, "x-kubernetes-list-map-keys", keys, why);
             }
         }

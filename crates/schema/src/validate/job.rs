@@ -1,5 +1,7 @@
 //! Rules of the failure and success policies of Jobs.
 
+use std::collections::HashSet;
+
 use headwater_json::Value;
 
 use super::{Check, Object, Path, has, list, map, number, objects, shown, text};
@@ -76,11 +78,12 @@ fn exit_codes(check: &mut Check<'_>, codes: &Object, containers: &[&str], path: 
         check.invalid(at, &shown(codes, "values"), "at least one value is required");
     }
     at_most(check, codes, "values", EXIT_CODES_MAX, &at);
+    let mut seen = HashSet::new();
     for (index, value) in values.iter().enumerate() {
         if text(codes, "operator") == "In" && value.as_i64() == Some(0) {
             check.invalid(at.index(index), value, "must not be 0 for the In operator");
         }
-        if values[..index].contains(value) {
+        if !seen.insert(value) {
             check.duplicate(at.index(index), value);
         }
     }

@@ -82,7 +82,7 @@ fn pod(check: &mut Check<'_>, spec: &Object, old: &Object) {
     deadline(check, spec, old);
     tolerations(check, spec, old);
     let gates = |spec: &Object| -> Vec<Value> { list(spec, "schedulingGates").to_vec() };
-    let before = gates(old);
+    let before: HashSet<Value> = gates(old).into_iter().collect();
     if let Some(new) = gates(spec).iter().find(|gate| !before.contains(gate)) {
         let why = "only deletion is allowed, but found new scheduling gate";
         check.forbidden(

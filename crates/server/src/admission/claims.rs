@@ -110,13 +110,14 @@ pub(crate) fn beside(
         return Ok(Vec::new());
     }
     let (had, has) = (old.map(claims).unwrap_or_default(), new.map(claims).unwrap_or_default());
+    let [before, after] = [&had, &has].map(|claims| claims.iter().collect::<BTreeSet<_>>());
     let mut ops = Vec::new();
-    for claim in has.iter().filter(|claim| !had.contains(claim)) {
+    for claim in has.iter().filter(|claim| !before.contains(claim)) {
         let value = claim.value(backend, new.unwrap_or(&Value::Null))?.into();
         let action = Action::Put { value, ttl: None };
         ops.push(Op { key: claim.key(), guard: Guard::Absent, action });
     }
-    for claim in had.iter().filter(|claim| !has.contains(claim)) {
+    for claim in had.iter().filter(|claim| !after.contains(claim)) {
         // A missing claim was removed manually.
         let there = there(backend, claim);
         let remove = |object: &Object| Op {

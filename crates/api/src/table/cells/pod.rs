@@ -1,5 +1,7 @@
 //! The status of a pod in one word, the column that users read most.
 
+use std::collections::HashSet;
+
 use headwater_json::Value;
 use jiff::Timestamp;
 
@@ -71,10 +73,10 @@ impl Summary {
     /// there is one.
     fn read_init_containers(&mut self, source: &Source<'_>) -> bool {
         let declared = source.list("spec.initContainers");
+        let sidecars = sidecars(declared);
         for (index, status) in source.list("status.initContainerStatuses").iter().enumerate() {
             self.count_restarts(status);
-            let sidecar =
-                declared.iter().any(|c| text(c, "name") == text(status, "name") && is_sidecar(c));
+            let sidecar = sidecars.contains(text(status, "name"));
             let terminated = find(status, "state.terminated");
             if terminated.is_some_and(|state| exit_code(state) == 0) {
                 continue;
@@ -98,10 +100,9 @@ impl Summary {
     /// sidecars.
     fn read_containers(&mut self, source: &Source<'_>) {
         (self.restarts, self.last_restart) = (0, None);
-        let declared = source.list("spec.initContainers");
+        let sidecars = sidecars(source.list("spec.initContainers"));
         for status in source.list("status.initContainerStatuses") {
-            let named = |c: &&Value| text(c, "name") == text(status, "name");
-            if declared.iter().find(named).is_some_and(is_sidecar) {
+            if sidecars.contains(text(status, "name")) {
                 self.count_restarts(status);
             }
         }
@@ -159,6 +160,11 @@ fn phase(source: &Source<'_>) -> String {
         "" => source.text("status.phase").into(),
         reason => reason.into(),
     }
+}
+
+/// The names of the init containers that keep running.
+fn sidecars(declared: &[Value]) -> HashSet<&str> {
+    declared.iter().filter(|c| is_sidecar(c)).map(|c| text(c, "name")).collect()
 }
 
 /// An init container that keeps running.

@@ -220,11 +220,12 @@ fn binding(spec: &Value, is_validating: bool, errors: &mut Vec<FieldError>) {
         ));
     }
     let known = ["Audit", "Deny", "Warn"];
+    let mut seen = HashSet::new();
     for (index, action) in actions.iter().enumerate() {
         let field = format!("spec.validationActions[{index}]");
         if !known.iter().any(|known| action == known) {
             errors.push(FieldError::not_supported(field, action, &known));
-        } else if actions[..index].contains(action) {
+        } else if !seen.insert(action) {
             errors.push(FieldError::duplicate(field, action));
         }
     }

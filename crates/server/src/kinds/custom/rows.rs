@@ -4,6 +4,7 @@
 //! store their objects under one prefix, in the storage version (S9.25).
 
 use std::cmp::{Ordering, Reverse};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use base64::Engine;
@@ -69,17 +70,18 @@ pub(crate) fn compile(
 
 /// The schema of each version; equal schemas are shared.
 fn schemas(object: &Value) -> Result<Vec<Arc<Schema>>, Uncompilable> {
-    let mut compiled: Vec<(&Value, Arc<Schema>)> = Vec::new();
+    let mut known: HashMap<&Value, Arc<Schema>> = HashMap::new();
+    let mut compiled = Vec::new();
     for version in object["spec"]["versions"].as_array().into_iter().flatten() {
         let schema = &version["schema"]["openAPIV3Schema"];
-        let known = compiled.iter().find(|(known, _)| *known == schema);
-        let made = match known {
-            Some((_, known)) => Arc::clone(known),
+        let made = match known.get(schema) {
+            Some(known) => Arc::clone(known),
             None => Arc::new(Schema::compile(schema)?),
         };
-        compiled.push((schema, made));
+        known.insert(schema, Arc::clone(&made));
+        compiled.push(made);
     }
-    Ok(compiled.into_iter().map(|(_, schema)| schema).collect())
+    Ok(compiled)
 }
 
 fn rows(
@@ -144,12 +146,11 @@ fn label(field: &SelectableField) -> String {
 
 /// The selectable fields of all versions: they share one index.
 pub(crate) fn fields(definition: &Definition) -> Vec<Field> {
-    let mut fields: Vec<Field> = Vec::new();
+    let (mut fields, mut seen) = (Vec::new(), HashSet::new());
     for version in &definition.spec.versions {
         for field in &version.selectable_fields {
-            let field = Field::custom(&field.json_path);
-            if !fields.contains(&field) {
-                fields.push(field);
+            if seen.insert(&field.json_path) {
+                fields.push(Field::custom(&field.json_path));
             }
         }
     }

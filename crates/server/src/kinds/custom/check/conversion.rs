@@ -1,5 +1,7 @@
 //! Validation of the conversion strategy of a definition.
 
+use std::collections::HashSet;
+
 use headwater_api::name;
 use headwater_api::status::FieldError;
 use headwater_json::Value;
@@ -54,9 +56,10 @@ impl Check<'_> {
         if found.is_empty() {
             return self.require(at, "");
         }
+        let mut seen = HashSet::new();
         for (index, version) in found.iter().enumerate() {
             let field = format!("{at}[{index}]");
-            if found[..index].contains(version) {
+            if !seen.insert(version) {
                 self.invalid(field, &(*version).into(), "duplicate version");
                 continue;
             }

@@ -1,5 +1,7 @@
 //! Validation of one version of a definition: schema, scale, columns and selectable fields.
 
+use std::collections::HashSet;
+
 use headwater_api::status::{FieldError, FieldErrorKind};
 use headwater_json::Value;
 use headwater_schema::structural::{self, SchemaLocation};
@@ -119,7 +121,7 @@ impl Check<'_> {
     }
 
     fn selectable(&mut self, at: &str, version: &Value) {
-        let mut seen: Vec<&str> = Vec::new();
+        let mut seen: HashSet<&str> = HashSet::new();
         for (index, field) in list(&version["selectableFields"]).enumerate() {
             let at = format!("{at}[{index}].jsonPath");
             let path = field["jsonPath"].as_str().unwrap_or_default();
@@ -142,13 +144,10 @@ impl Check<'_> {
                     self.invalid(&at, &path.into(), why);
                 }
             }
-            if seen.contains(&path) {
+            if !seen.insert(path) {
                 self.errors.push(FieldError::duplicate(at, &path.into()));
             }
-            seen.push(path);
         }
-        seen.sort_unstable();
-        seen.dedup();
         if seen.len() > SELECTABLE_MAX {
             self.errors.push(FieldError {
                 kind: FieldErrorKind::TooMany,

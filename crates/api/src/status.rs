@@ -3,7 +3,7 @@
 //! River: any stage's error → `server/src/answer/status.rs` → **Status** → response body or ERROR event.
 //! Promise: the code in the body is the code of the response (S1.40).
 
-use std::fmt;
+use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
 
@@ -219,7 +219,7 @@ impl FieldError {
         value: &headwater_json::Value,
         why: impl AsRef<str>,
     ) -> FieldError {
-        let detail = format!("{value}: {}", why.as_ref());
+        let detail = format!("{}: {}", shown(value), why.as_ref());
         FieldError { kind: FieldErrorKind::Invalid, field: field.into(), detail }
     }
 
@@ -235,13 +235,13 @@ impl FieldError {
         supported: &[&str],
     ) -> FieldError {
         let words: Vec<String> = supported.iter().map(|word| format!("{word:?}")).collect();
-        let detail = format!("{value}: supported values: {}", words.join(", "));
+        let detail = format!("{}: supported values: {}", shown(value), words.join(", "));
         FieldError { kind: FieldErrorKind::NotSupported, field: field.into(), detail }
     }
 
     /// `field: Duplicate value: value`.
     pub fn duplicate(field: impl Into<String>, value: &headwater_json::Value) -> FieldError {
-        let detail = value.to_string();
+        let detail = shown(value);
         FieldError { kind: FieldErrorKind::Duplicate, field: field.into(), detail }
     }
 
@@ -257,6 +257,38 @@ impl FieldError {
 impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.field, self.message())
+    }
+}
+
+/// The maximum size of a value in an error. Kubernetes has no limit.
+const SHOWN_MAX: usize = 4096;
+
+/// A value as JSON, up to its maximum size: many errors may show the same large value.
+fn shown(value: &json::Value) -> String {
+    let mut out = Shown(Vec::new());
+    let is_complete = serde_json::to_writer(&mut out, value).is_ok();
+    let mut text = String::from_utf8_lossy(&out.0).into_owned();
+    if !is_complete {
+        text.push('…');
+    }
+    text
+}
+
+/// A writer that ends at the maximum size.
+struct Shown(Vec<u8>);
+
+impl io::Write for Shown {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = bytes.len().min(SHOWN_MAX - self.0.len());
+        if room == 0 && !bytes.is_empty() {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        self.0.extend_from_slice(&bytes[..room]);
+        Ok(room)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -297,6 +329,22 @@ pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> St
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_shows_the_beginning_of_a_large_value() {
+        let small = headwater_json::json!({"a": [1, "é"]});
+        assert_eq!(FieldError::duplicate("f", &small).detail, small.to_string());
+        let large = headwater_json::json!(vec!["é".repeat(100); 100_000]);
+        for error in [
+            FieldError::duplicate("f", &large),
+            FieldError::invalid("f", &large, "why"),
+            FieldError::not_supported("f", &large, &["a"]),
+        ] {
+            let length = error.detail.len();
+            assert!((SHOWN_MAX..SHOWN_MAX + 50).contains(&length), "{length}");
+            assert!(error.detail.contains('…'), "{}", error.detail);
+        }
+    }
 
     /// S1.42
     #[test]

@@ -3,10 +3,14 @@
 //! A declared type decides how JSON is read (a number as int or double, a string as a time) and which
 //! fields exist, with their names in expressions.
 
+use std::collections::{HashMap, HashSet};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
 use headwater_json::Value;
 
 /// The declared type of a value in an object.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum DeclType {
     /// Unknown: the type of the JSON value.
     Dyn,
@@ -31,15 +35,15 @@ pub enum DeclType {
     /// A CEL type that JSON cannot represent.
     Environment(&'static str),
     /// A list.
-    List(Box<DeclList>),
+    List(Arc<DeclList>),
     /// An object with arbitrary keys.
-    Map(Box<DeclMap>),
+    Map(Arc<DeclMap>),
     /// An object with declared fields.
-    Object(Box<[DeclField]>),
+    Object(Arc<[DeclField]>),
 }
 
 /// A list.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct DeclList {
     pub(super) items: DeclType,
     pub(super) same: Same,
@@ -47,14 +51,14 @@ pub struct DeclList {
 }
 
 /// An object with arbitrary keys.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct DeclMap {
     pub(super) values: DeclType,
     pub(super) max: u64,
 }
 
 /// The equality of lists.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Same {
     Atomic,
     /// The same elements in any order.
@@ -64,7 +68,7 @@ pub(super) enum Same {
 }
 
 /// A field of an object.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct DeclField {
     /// The name in expressions.
     pub(super) name: Box<str>,
@@ -93,7 +97,7 @@ pub(super) static DYN: DeclType = DeclType::Dyn;
 impl DeclType {
     /// The type of a structural schema; `is_resource` if it is the root of an object.
     pub fn of(schema: &Value, is_resource: bool) -> DeclType {
-        known(schema, is_resource).unwrap_or(DeclType::Dyn)
+        DeclTypes::default().of(schema, is_resource)
     }
 
     /// The type of a schema whose field names need no escaping.
@@ -105,12 +109,12 @@ impl DeclType {
 
     /// A list of any length.
     pub fn list(items: DeclType) -> DeclType {
-        DeclType::List(Box::new(DeclList { items, same: Same::Atomic, max: TEXT_MAX }))
+        DeclType::List(Arc::new(DeclList { items, same: Same::Atomic, max: TEXT_MAX }))
     }
 
     /// An object of any size with arbitrary keys.
     pub fn map(values: DeclType) -> DeclType {
-        DeclType::Map(Box::new(DeclMap { values, max: TEXT_MAX }))
+        DeclType::Map(Arc::new(DeclMap { values, max: TEXT_MAX }))
     }
 
     /// An object with these fields, all of them optional.
@@ -123,7 +127,7 @@ impl DeclType {
     #[must_use]
     pub fn with_fields(self, new: Vec<DeclField>) -> DeclType {
         let DeclType::Object(fields) = self else { return self };
-        let mut fields = fields.into_vec();
+        let mut fields = fields.to_vec();
         fields.retain(|field| new.iter().all(|new| new.key != field.key));
         fields.extend(new);
         DeclType::object(fields)
@@ -132,14 +136,15 @@ impl DeclType {
     fn call_plainly(&mut self) {
         match self {
             DeclType::Object(fields) => {
+                let fields = Arc::make_mut(fields);
                 for field in &mut *fields {
                     field.name = field.key.clone();
                     field.shape.call_plainly();
                 }
                 fields.sort_by(|a, b| a.name.cmp(&b.name));
             }
-            DeclType::List(list) => list.items.call_plainly(),
-            DeclType::Map(map) => map.values.call_plainly(),
+            DeclType::List(list) => Arc::make_mut(list).items.call_plainly(),
+            DeclType::Map(map) => Arc::make_mut(map).values.call_plainly(),
             _ => {}
         }
     }
@@ -210,8 +215,37 @@ impl DeclType {
     }
 }
 
+/// The types of the nodes of one schema. Each is derived once and shared by all types that contain it:
+/// rules on every level of a deep schema would copy it once per level.
+#[derive(Default)]
+pub struct DeclTypes<'a> {
+    /// By the address of the node, and whether it is the root of an object.
+    shared: HashMap<(usize, bool), Option<DeclType>>,
+    schema: PhantomData<&'a Value>,
+}
+
+impl<'a> DeclTypes<'a> {
+    /// The type of a node; `is_resource` if it is the root of an object.
+    pub fn of(&mut self, schema: &'a Value, is_resource: bool) -> DeclType {
+        self.known(schema, is_resource).unwrap_or(DeclType::Dyn)
+    }
+
+    fn known(&mut self, schema: &'a Value, is_resource: bool) -> Option<DeclType> {
+        if !matches!(schema["type"].as_str(), Some("array" | "object")) {
+            return known(schema, is_resource, self);
+        }
+        let place = (std::ptr::from_ref(schema).addr(), is_resource);
+        if let Some(known) = self.shared.get(&place) {
+            return known.clone();
+        }
+        let made = known(schema, is_resource, self);
+        self.shared.insert(place, made.clone());
+        made
+    }
+}
+
 /// A value of unknown type is not visible to expressions.
-fn known(schema: &Value, is_resource: bool) -> Option<DeclType> {
+fn known<'a>(schema: &'a Value, is_resource: bool, types: &mut DeclTypes<'a>) -> Option<DeclType> {
     if schema["x-kubernetes-int-or-string"] == true {
         return Some(DeclType::IntOrString(longest(schema).unwrap_or(TEXT_MAX)));
     }
@@ -233,38 +267,37 @@ fn known(schema: &Value, is_resource: bool) -> Option<DeclType> {
                 Some("map") => Same::Map(texts(&schema["x-kubernetes-list-map-keys"])),
                 _ => Same::Atomic,
             };
-            let items = known(&schema["items"], false)?;
+            let items = types.known(&schema["items"], false)?;
             // Brackets around, a comma after each.
             let fit = TEXT_MAX / (items.bytes_min() + 1);
             let max = schema["maxItems"].as_u64().unwrap_or(fit);
-            DeclType::List(Box::new(DeclList { items, same, max }))
+            DeclType::List(Arc::new(DeclList { items, same, max }))
         }
         "object" => match &schema["additionalProperties"] {
             values @ Value::Object(_) if !is_resource => {
-                let values = known(values, false)?;
+                let values = types.known(values, false)?;
                 // Braces around; two bytes of a key, its quotes, a colon and a comma for each.
                 let fit = TEXT_MAX / (values.bytes_min() + 6);
                 let max = schema["maxProperties"].as_u64().unwrap_or(fit);
-                DeclType::Map(Box::new(DeclMap { values, max }))
+                DeclType::Map(Arc::new(DeclMap { values, max }))
             }
-            _ => object(schema, is_resource),
+            _ => object(schema, is_resource, types),
         },
         _ => return None,
     })
 }
 
-fn object(schema: &Value, is_resource: bool) -> DeclType {
-    let required = |key: &str| {
-        let names = schema["required"].as_array();
-        names.is_some_and(|names| names.iter().any(|name| name == key))
-    };
+fn object<'a>(schema: &'a Value, is_resource: bool, types: &mut DeclTypes<'a>) -> DeclType {
+    let names = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let names: HashSet<&str> = names.collect();
+    let required = |key: &str| names.contains(key);
     let own = is_resource && !tells_metadata(&schema["properties"]);
     let mut fields = Vec::new();
     for (key, inner) in schema["properties"].as_object().into_iter().flatten() {
         if own && matches!(key.as_str(), "apiVersion" | "kind" | "metadata") {
             continue;
         }
-        if let (Some(name), Some(shape)) = (escape(key), known(inner, false)) {
+        if let (Some(name), Some(shape)) = (escape(key), types.known(inner, false)) {
             let required = required(key) && inner["default"].is_null();
             fields.push(DeclField { name: name.into(), key: key.as_str().into(), shape, required });
         }

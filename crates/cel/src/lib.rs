@@ -36,7 +36,7 @@ use std::sync::Arc;
 use pattern::Pattern;
 
 pub use budget::{Budget, Error};
-pub use decl_type::{DeclField, DeclType, TEXT_MAX, escape};
+pub use decl_type::{DeclField, DeclType, DeclTypes, TEXT_MAX, escape};
 pub use environment::Environment;
 pub use eval::Variables;
 pub use functions::signatures;

@@ -1,21 +1,42 @@
 //! Regular expressions in Go's dialect (RE2).
 //!
-//! Promise: a pattern matches in time linear in the text and compiles to a bounded size: repeat counts
-//! have Go's limit, and all patterns of one schema share a budget.
+//! Promise: a pattern matches in time linear in the text, within a limit of steps. It compiles to a
+//! bounded size: repeat counts have Go's limit, and all patterns of one schema share a budget. Compiled
+//! forms are in a [`cache`], whose size bounds the memory of all patterns.
 
-use regex::{Regex, RegexBuilder};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
-/// A compiled pattern and its source.
+mod cache;
+
+use cache::CompiledPattern;
+
+/// A pattern and, while the cache keeps it, its compiled form.
 pub struct Pattern {
     text: Box<str>,
-    regex: Regex,
+    /// In the syntax of the `regex` crate.
+    translated: Box<str>,
+    /// The size limit that it needs.
+    size: usize,
+    compiled: RwLock<Weak<CompiledPattern>>,
 }
 
 /// The maximum repeat count, nested repeats multiplied (Go's limit).
 const REPEAT_MAX: u64 = 1000;
 
+/// The maximum length of a repeat, such as `10,1000}`.
+const REPEAT_LENGTH_MAX: usize = 32;
+
 /// The size limits tried for a compiled pattern. The one it needs is charged to the budget.
-const SIZES: [usize; 4] = [16 << 10, 64 << 10, 256 << 10, 1 << 20];
+const SIZES: [usize; 7] = [16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 32 << 20];
+
+/// Compiling a pattern above this size takes milliseconds.
+const SMALL_MAX: usize = 256 << 10;
+
+/// The maximum number of steps of one match: bytes of text times states of the pattern.
+const STEPS_MAX: u64 = 1 << 32;
+
+/// The approximate size of a state of a compiled pattern.
+const STATE_BYTES: usize = 64;
 
 /// The memory budget of the patterns of one schema.
 pub struct Budget(usize);
@@ -33,13 +54,18 @@ impl Budget {
     }
 }
 
+/// A text is too long for a pattern of this size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the text is too long for a pattern of this size")]
+pub struct TooManySteps;
+
 impl Pattern {
     /// Compiles a pattern, or returns the error message.
     pub fn compile(text: &str, budget: &mut Budget) -> Result<Pattern, String> {
         Pattern::compile_in(text, &SIZES, budget)
     }
 
-    /// Compiles a pattern computed by an evaluation: only a small one, because it is compiled again
+    /// Compiles a pattern computed by an evaluation: only a small one, because it may be compiled again
     /// for every object.
     pub fn compile_small(text: &str) -> Result<Pattern, String> {
         Pattern::compile_in(text, &SIZES[..2], &mut Budget::of_expression())
@@ -47,40 +73,59 @@ impl Pattern {
 
     fn compile_in(text: &str, sizes: &[usize], budget: &mut Budget) -> Result<Pattern, String> {
         let translated = Translator::new(text).pattern()?;
-        let mut error = None;
-        for &size in sizes {
-            let built =
-                RegexBuilder::new(&translated).size_limit(size).dfa_size_limit(size).build();
-            match built {
-                Ok(regex) => {
-                    budget.0 = budget.0.checked_sub(size).ok_or_else(|| {
-                        "the patterns of the schema are too large together".to_owned()
-                    })?;
-                    return Ok(Pattern { text: text.into(), regex });
-                }
-                Err(regex::Error::CompiledTooBig(_)) => error = Some("it is too large".to_owned()),
-                Err(other) => return Err(short(&other.to_string())),
-            }
+        let compiled = cache::find(&translated, sizes)?;
+        budget.0 = budget
+            .0
+            .checked_sub(compiled.size)
+            .ok_or_else(|| "the patterns of the schema are too large together".to_owned())?;
+        Ok(Pattern {
+            text: text.into(),
+            translated: translated.into(),
+            size: compiled.size,
+            compiled: RwLock::new(Arc::downgrade(&compiled)),
+        })
+    }
+
+    /// Calls a function with the compiled form, if matching a text takes few enough steps.
+    pub fn with_regex<T>(
+        &self,
+        text: &str,
+        look: impl FnOnce(&regex::Regex) -> T,
+    ) -> Result<T, TooManySteps> {
+        if self.steps(text) > STEPS_MAX {
+            return Err(TooManySteps);
         }
-        Err(error.unwrap_or_default())
+        Ok(look(self.compiled().regex()))
     }
 
-    pub fn regex(&self) -> &Regex {
-        &self.regex
+    pub fn matches(&self, text: &str) -> Result<bool, TooManySteps> {
+        self.with_regex(text, |regex| regex.is_match(text))
     }
 
-    pub fn matches(&self, text: &str) -> bool {
-        self.regex.is_match(text)
+    /// The maximum number of steps of a match.
+    pub fn steps(&self, text: &str) -> u64 {
+        text.len() as u64 * (self.size / STATE_BYTES) as u64
+    }
+
+    /// Whether compiling it again takes long.
+    pub fn is_large(&self) -> bool {
+        self.size > SMALL_MAX
     }
 
     pub fn text(&self) -> &str {
         &self.text
     }
-}
 
-/// The last line of an error message; earlier lines show the pattern.
-fn short(message: &str) -> String {
-    message.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
+    fn compiled(&self) -> Arc<CompiledPattern> {
+        let known = self.compiled.read().unwrap_or_else(PoisonError::into_inner).upgrade();
+        known.unwrap_or_else(|| {
+            let compiled = cache::find(&self.translated, &SIZES)
+                .expect("what was compiled once with a limit compiles again");
+            let mut known = self.compiled.write().unwrap_or_else(PoisonError::into_inner);
+            *known = Arc::downgrade(&compiled);
+            compiled
+        })
+    }
 }
 
 /// Rewrites a Go pattern to the syntax of the `regex` crate.
@@ -259,8 +304,14 @@ impl<'a> Translator<'a> {
     /// `{n}`, `{n,}` or `{n,m}`; any other brace is literal.
     fn repeat(&mut self) -> Result<(), String> {
         let mut ahead = self.rest.clone();
-        let inside: String = ahead.by_ref().take_while(|c| *c != '}').collect();
-        let Some(most) = repeats(&inside) else {
+        let mut is_closed = false;
+        // A pattern of open braces is read once, and not once for each of them.
+        let is_inside = |c: &char| {
+            is_closed = *c == '}';
+            !is_closed
+        };
+        let inside: String = ahead.by_ref().take(REPEAT_LENGTH_MAX).take_while(is_inside).collect();
+        let Some(most) = repeats(&inside).filter(|_| is_closed) else {
             self.part(1);
             self.out.push_str("\\{");
             return Ok(());
@@ -304,7 +355,7 @@ mod tests {
     #[track_caller]
     fn check(pattern: &str, text: &str, expected: bool) {
         let compiled = compile(pattern).unwrap_or_else(|why| panic!("{pattern}: {why}"));
-        assert_eq!(compiled.matches(text), expected, "{pattern} on {text:?}");
+        assert_eq!(compiled.matches(text), Ok(expected), "{pattern} on {text:?}");
     }
 
     #[test]
@@ -322,6 +373,7 @@ mod tests {
         // Braces and brackets without a meaning are literal.
         check("^a{,2}$", "a{,2}", true);
         check("^{{x}}$", "{{x}}", true);
+        check("^a{2$", "a{2", true);
         check("^[[a]$", "[", true);
         check("^[]a]$", "]", true);
         check("^[a&&b]+$", "&&", true);
@@ -363,8 +415,47 @@ mod tests {
     fn a_pattern_of_nested_repeats_matches_in_linear_time() {
         let compiled = compile("^(a+)+$").unwrap();
         let text = "a".repeat(100_000);
-        assert!(compiled.matches(&text));
-        assert!(!compiled.matches(&format!("{text}b")));
+        assert_eq!(compiled.matches(&text), Ok(true));
+        assert_eq!(compiled.matches(&format!("{text}b")), Ok(false));
+    }
+
+    /// B139: OpenShift's `ingresses.config.openshift.io` has such a pattern.
+    #[test]
+    fn a_large_pattern_of_unicode_classes_is_accepted() {
+        let pattern = r"^[\p{S}\p{L}\p{N}]{0,62}$";
+        check(pattern, &"é€7".repeat(20), true);
+        check(pattern, &"é".repeat(63), false);
+        let compiled = compile(pattern).unwrap();
+        assert!(compiled.is_large() && !compile("^[a-z]+$").unwrap().is_large());
+        // A match is bounded, and not the definition.
+        assert_eq!(compiled.matches(&"é".repeat(1 << 20)), Err(TooManySteps));
+    }
+
+    #[test]
+    fn a_pattern_that_the_cache_dropped_is_compiled_again() {
+        let pattern = compile("^again[0-9]$").unwrap();
+        *pattern.compiled.write().unwrap() = Weak::new();
+        assert_eq!(pattern.matches("again7"), Ok(true));
+        assert!(pattern.compiled.read().unwrap().upgrade().is_some());
+    }
+
+    #[test]
+    fn a_hostile_pattern_cannot_take_all_memory() {
+        for hostile in [r"\pL{1000}", r"(\pL{100}){10}", r"(\pL\pS\pN\pP){250}"] {
+            let mut budget = Budget::default();
+            let refused =
+                (0..8).find_map(|n| Pattern::compile(&format!("{hostile}{n}"), &mut budget).err());
+            let known = ["it is too large", "the patterns of the schema are too large together"];
+            assert!(known.contains(&refused.unwrap().as_str()), "{hostile}");
+        }
+    }
+
+    /// With a search for the end of each brace, this test does not end.
+    #[test]
+    fn a_pattern_of_open_braces_is_translated_in_linear_time() {
+        let text = "{1,".repeat(1 << 20);
+        let translated = Translator::new(&text).pattern().unwrap();
+        assert_eq!(translated, text.replace('{', "\\{"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::path::Path;
+use crate::path::{Path, PathList};
 use crate::scan::Scanner;
 use crate::wide::length_before;
 use crate::{Map, MemberKey, Number, Text, Value};
@@ -31,7 +31,7 @@ pub struct Parsed {
     /// The document; the last of repeated keys wins.
     pub value: Value,
     /// Paths of repeated keys.
-    pub duplicates: Vec<String>,
+    pub duplicates: PathList,
 }
 
 /// Why bytes are not a document.
@@ -116,7 +116,7 @@ struct Parser<'a> {
     nested_left: usize,
     /// Members of the open objects, outer ones first: a map is built when its size is known.
     members: Vec<(MemberKey, Value)>,
-    duplicates: Vec<String>,
+    duplicates: PathList,
     /// Paths of all fields so far; `None` if the caller does not need them.
     fields: Option<Vec<String>>,
     /// The member and its field that become a string.
@@ -131,7 +131,7 @@ impl<'a> Parser<'a> {
             depth: 0,
             nested_left: NESTED_MAX,
             members: Vec::with_capacity(MEMBERS),
-            duplicates: Vec::new(),
+            duplicates: PathList::default(),
             fields: None,
             verbatim: None,
         }
@@ -235,7 +235,7 @@ impl<'a> Parser<'a> {
         if members.is_sorted_by(|one, other| one.0 < other.0) {
             return Map::sorted(self.members.split_off(start));
         }
-        repeated(members, |key| self.duplicates.push(Path::Field(path, key).to_string()));
+        repeated(members, |key| self.duplicates.push(Path::Field(path, key)));
         self.members.drain(start..).collect()
     }
 

@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use headwater_json::path::PathList;
 use headwater_json::{Malformed, Map, Parsed, Value};
 
 use crate::protobuf::Envelope;
@@ -41,9 +42,9 @@ pub struct Decoded {
     /// The object, with `apiVersion` and `kind`.
     pub value: Value,
     /// Paths of fields that its type does not have; they are not in `value`.
-    pub unknown: Vec<String>,
+    pub unknown: PathList,
     /// Paths of repeated keys; `value` has the last one.
-    pub duplicates: Vec<String>,
+    pub duplicates: PathList,
     /// Paths of all fields in the order of the body; empty if not needed.
     order: Vec<String>,
 }
@@ -68,6 +69,11 @@ impl Decoded {
         problems.into_iter().map(|(_, what, path)| format!("{what} field {path:?}"))
     }
 
+    /// The number of further fields that are not among the problems.
+    pub fn omitted(&self) -> usize {
+        self.unknown.omitted() + self.duplicates.omitted()
+    }
+
     /// Records the order of fields, if there are problems to sort. The order of long documents is not
     /// recorded: people do not write them.
     fn ordered(mut self, format: Format, body: &[u8]) -> Decoded {
@@ -84,7 +90,7 @@ impl Decoded {
         if problems.is_empty() {
             return None;
         }
-        if let more @ 1.. = problems.len().saturating_sub(ERRORS_MAX) {
+        if let more @ 1.. = (problems.len() + self.omitted()).saturating_sub(ERRORS_MAX) {
             problems.truncate(ERRORS_MAX);
             problems.push(format!("and {more} more"));
         }
@@ -196,11 +202,11 @@ pub fn recustom(kind: &Kind, mut value: Value) -> Result<Decoded, Error> {
     let target = Target::from(kind);
     let object = value.as_object_mut().ok_or_else(|| target.unhandled("not an object".into()))?;
     let unknown = typed::metadata(object).map_err(|why| target.unhandled(why))?;
-    Ok(Decoded { value, unknown, duplicates: Vec::new(), order: Vec::new() })
+    Ok(Decoded { value, unknown, duplicates: PathList::default(), order: Vec::new() })
 }
 
 /// Fits embedded metadata; returns the paths of unknown fields, relative to its parent.
-pub(crate) fn metadata(metadata: &mut Value) -> Result<Vec<String>, String> {
+pub(crate) fn metadata(metadata: &mut Value) -> Result<PathList, String> {
     let mut object = Map::new();
     object.insert("metadata".into(), metadata.take());
     let fitted = typed::metadata(&mut object);
@@ -302,7 +308,7 @@ fn fit(
     let unknown = typed::object(of, &mut object, old).map_err(|why| target.unhandled(why))?;
     object.insert("apiVersion".into(), target.api_version().into());
     object.insert("kind".into(), target.kind.into());
-    let (duplicates, order) = (Vec::new(), Vec::new());
+    let (duplicates, order) = (PathList::default(), Vec::new());
     Ok(Decoded { value: Value::Object(object), unknown, duplicates, order })
 }
 

@@ -12,11 +12,12 @@ use headwater_api::status::FieldError;
 use headwater_cel::format::Format;
 use headwater_cel::pattern::Pattern;
 use headwater_json::Value;
-use headwater_json::path::Path;
+use headwater_json::path::{Path, PathList};
 
 mod check;
 mod compile;
 mod default;
+mod effort;
 mod embedded;
 mod identity;
 mod number;
@@ -27,11 +28,13 @@ mod structure;
 mod validate;
 
 pub use check::{SchemaLocation, check, unrecognized_formats};
+pub use default::TooManyDefaults;
 pub use structure::Structured;
 
 /// The compiled schema of one version of a custom kind.
 pub struct Schema {
     root: Node,
+    has_large_patterns: bool,
 }
 
 /// Why a schema cannot be compiled. A checked schema always compiles.
@@ -42,17 +45,25 @@ pub struct Uncompilable(String);
 impl Schema {
     /// Compiles an `openAPIV3Schema`.
     pub fn compile(schema: &Value) -> Result<Schema, Uncompilable> {
-        Ok(Schema { root: compile::Compiler::default().root(schema)? })
+        let mut compiler = compile::Compiler::default();
+        let root = compiler.root(schema)?;
+        Ok(Schema { root, has_large_patterns: compiler.has_large_patterns() })
     }
 
     /// Removes unknown fields and returns their paths, sorted.
-    pub fn prune(&self, object: &mut Value) -> Vec<String> {
+    pub fn prune(&self, object: &mut Value) -> PathList {
         prune::object(&self.root, object)
     }
 
-    /// Sets defaults and removes nulls of non-nullable fields.
-    pub fn default(&self, object: &mut Value) {
-        default::value(&self.root, object);
+    /// Sets defaults and removes nulls of non-nullable fields. An object without room for all of its
+    /// defaults has only some of them.
+    pub fn default(&self, object: &mut Value) -> Result<(), TooManyDefaults> {
+        default::value(&self.root, object)
+    }
+
+    /// Whether its patterns make a validation long.
+    pub fn has_large_patterns(&self) -> bool {
+        self.has_large_patterns
     }
 
     /// Whether pruning and defaulting would change nothing. Scans the bytes without a tree.
@@ -120,6 +131,8 @@ struct Node {
     items: Option<Box<Node>>,
     list: List,
     default: Option<Value>,
+    /// The size of the default as text.
+    default_bytes: usize,
     rules: Option<Box<Rules>>,
     expressions: Option<Box<rules::Expressions>>,
     below: Below,

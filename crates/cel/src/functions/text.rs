@@ -79,13 +79,13 @@ fn with_pattern<'a>(
     // Kubernetes' cost: a tenth of the text times a quarter of the pattern.
     m.spend((text.len() as u64).div_ceil(4) * text_cost(subject.len()))?;
     if let Some(known) = m.patterns.get(text) {
-        return Ok(look(known.regex()));
+        return known.with_regex(subject, look).map_err(|_| Error::CostExceeded);
     }
     // Compiling costs far more than matching.
     m.spend(5000 + 50 * text.len() as u64)?;
     let compiled = Pattern::compile_small(text);
     let compiled = compiled.map_err(|why| Error::other(format!("error parsing regexp: {why}")))?;
-    Ok(look(compiled.regex()))
+    compiled.with_regex(subject, look).map_err(|_| Error::CostExceeded)
 }
 
 fn is_match<'a>(m: &mut Machine<'a, '_>, text: &str, pattern: &str) -> Result<Value<'a>, Error> {

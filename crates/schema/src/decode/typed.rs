@@ -7,23 +7,19 @@ use headwater_json::{Map, Text, Value};
 use super::time::{Precision, canonical};
 use crate::types::{Type, Types, ValueType, Zero};
 use headwater_api::quantity::Quantity;
-use headwater_json::path::Path;
+use headwater_json::path::{Path, PathList};
 
 /// Fits an object; returns the paths of unknown fields. Members that equal those of `old` fit.
-pub(super) fn object(
-    of: &Type,
-    object: &mut Map,
-    old: Option<&Value>,
-) -> Result<Vec<String>, String> {
+pub(super) fn object(of: &Type, object: &mut Map, old: Option<&Value>) -> Result<PathList, String> {
     let old = old.and_then(Value::as_object);
-    let mut fit = Fit { types: Types::builtin(), old, unknown: Vec::new() };
+    let mut fit = Fit { types: Types::builtin(), old, unknown: PathList::default() };
     fit.object(of, object, &Path::Root)?;
     Ok(fit.unknown)
 }
 
 /// Fits only the metadata of an object.
-pub(super) fn metadata(object: &mut Map) -> Result<Vec<String>, String> {
-    let mut fit = Fit { types: Types::builtin(), old: None, unknown: Vec::new() };
+pub(super) fn metadata(object: &mut Map) -> Result<PathList, String> {
+    let mut fit = Fit { types: Types::builtin(), old: None, unknown: PathList::default() };
     let of = fit.types.named("meta/v1.ObjectMeta").expect("every object has metadata");
     match object.entry("metadata").or_insert_with(|| Value::Object(Map::new())) {
         Value::Object(metadata) => {
@@ -55,7 +51,7 @@ pub(super) fn json_type(value: &Value) -> &'static str {
 struct Fit<'t> {
     types: &'t Types,
     old: Option<&'t Map>,
-    unknown: Vec<String>,
+    unknown: PathList,
 }
 
 /// The position of a value: its path, and the type of the enclosing object.
@@ -74,7 +70,7 @@ impl Fit<'_> {
             let here = Path::Field(path, key);
             match of.next_field(&mut at, key) {
                 None => {
-                    self.unknown.push(here.to_string());
+                    self.unknown.push(here);
                     *value = Value::Null;
                 }
                 Some(_) if value.is_null() => {}

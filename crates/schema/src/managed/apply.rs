@@ -238,7 +238,7 @@ fn last_applied_paths<S: Structure>(
     for set in [&changes.modified, &changes.added, &changes.removed] {
         fields.subtract(set);
     }
-    fields.paths().into_iter().collect()
+    fields.paths().list.into_iter().collect()
 }
 
 /// Updates the annotation of client-side apply, if present.

@@ -360,12 +360,10 @@ impl<'a> Entries<'a> {
             let mut fields = owned.intersect(&changes.modified);
             fields.union(owned.intersect(&changes.added));
             let manager = entry.shown();
-            conflicts.extend(
-                fields
-                    .paths()
-                    .into_iter()
-                    .map(|field| Conflict { manager: manager.clone(), field }),
-            );
+            let paths = fields.paths();
+            let more = (paths.omitted > 0).then(|| format!("and {} more", paths.omitted));
+            let fields = paths.list.into_iter().chain(more);
+            conflicts.extend(fields.map(|field| Conflict { manager: manager.clone(), field }));
         }
         conflicts
     }

@@ -16,6 +16,30 @@ use super::structure::Structure;
 use headwater_api::query::quote;
 use headwater_json::push_text;
 
+/// The maximum size of all paths of a set: a set of long keys has far longer paths.
+const PATH_BYTES_MAX: usize = 16 << 20;
+
+/// The paths of a set: the first ones, and whether there are more.
+#[derive(Default)]
+pub(super) struct FieldPaths {
+    pub(super) list: Vec<String>,
+    bytes: usize,
+    /// The number of further steps.
+    pub(super) omitted: usize,
+}
+
+impl FieldPaths {
+    fn push(&mut self, prefix: &str, step: &Step<'_>) {
+        if self.bytes >= PATH_BYTES_MAX {
+            self.omitted += 1;
+            return;
+        }
+        let path = format!("{prefix}{step}");
+        self.bytes += path.len();
+        self.list.push(path);
+    }
+}
+
 /// A set of fields, or the children of a node: sorted and unique.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FieldSet<'a>(pub(super) Vec<(Step<'a>, Node<'a>)>);
@@ -299,17 +323,21 @@ impl<'a> FieldSet<'a> {
     }
 
     /// The paths of all members as messages show them: `.spec.containers[name="c"].image`.
-    pub(super) fn paths(&self) -> Vec<String> {
-        let mut paths = Vec::new();
+    pub(super) fn paths(&self) -> FieldPaths {
+        let mut paths = FieldPaths::default();
         self.collect_paths("", &mut paths);
         paths
     }
 
-    fn collect_paths(&self, prefix: &str, paths: &mut Vec<String>) {
-        let members = self.0.iter().filter(|(_, node)| node.member);
-        paths.extend(members.map(|(step, _)| format!("{prefix}{step}")));
+    fn collect_paths(&self, prefix: &str, paths: &mut FieldPaths) {
+        for (step, _) in self.0.iter().filter(|(_, node)| node.member) {
+            paths.push(prefix, step);
+        }
         for (step, node) in self.0.iter().filter(|(_, node)| !node.below.is_empty()) {
-            node.below.collect_paths(&format!("{prefix}{step}"), paths);
+            match paths.bytes < PATH_BYTES_MAX {
+                true => node.below.collect_paths(&format!("{prefix}{step}"), paths),
+                false => paths.omitted += node.below.0.len(),
+            }
         }
     }
 

@@ -545,7 +545,7 @@ fn kubectl_may_take_over_fields_of_client_side_apply() {
 
 /// A set in its simplest form: the paths of its members.
 fn model(set: &FieldSet<'_>) -> BTreeSet<String> {
-    set.paths().into_iter().collect()
+    set.paths().list.into_iter().collect()
 }
 
 fn set() -> impl Strategy<Value = Value> {

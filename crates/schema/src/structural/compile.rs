@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use headwater_cel::pattern;
+use headwater_cel::{DeclTypes, pattern};
 use headwater_json::Value;
 
 use super::{Additional, Below, Bounds, Limit, List, Node, Pattern, Rules, Type, Types};
@@ -21,6 +21,7 @@ const RULES: [&str; 17] = [
 #[derive(Default)]
 pub(super) struct Compiler<'a> {
     patterns: HashMap<&'a str, Arc<Pattern>>,
+    types: DeclTypes<'a>,
     budget: pattern::Budget,
     /// Whether the next node is the root of the object.
     at_root: bool,
@@ -31,6 +32,11 @@ impl<'a> Compiler<'a> {
     pub(super) fn root(&mut self, schema: &'a Value) -> Result<Node, Uncompilable> {
         self.at_root = true;
         self.node(schema)
+    }
+
+    /// Whether a pattern so far is large.
+    pub(super) fn has_large_patterns(&self) -> bool {
+        self.patterns.values().any(|pattern| pattern.is_large())
     }
 
     fn node(&mut self, schema: &'a Value) -> Result<Node, Uncompilable> {
@@ -59,7 +65,8 @@ impl<'a> Compiler<'a> {
         let default = schema.get("default").filter(|value| !value.is_null()).cloned();
         let embedded = flag("x-kubernetes-embedded-resource");
         let rules = self.rules(schema)?;
-        let expressions = rules::compile(schema, schema, is_root, &mut self.budget);
+        let expressions =
+            rules::compile(schema, schema, is_root, &mut self.types, &mut self.budget);
         let all_of = rules.iter().flat_map(|rules| &rules.all_of);
         let own = Below {
             identities: embedded || !matches!(list, List::Atomic),
@@ -83,6 +90,7 @@ impl<'a> Compiler<'a> {
             additional,
             items,
             list,
+            default_bytes: default.as_ref().map_or(0, |value| value.to_string().len()),
             default,
             rules,
             expressions,
@@ -128,7 +136,8 @@ impl<'a> Compiler<'a> {
         for (node, inner) in nodes.iter_mut().zip(schema["allOf"].as_array().into_iter().flatten())
         {
             if node.expressions.is_some() {
-                node.expressions = rules::compile(inner, schema, false, &mut self.budget);
+                node.expressions =
+                    rules::compile(inner, schema, false, &mut self.types, &mut self.budget);
             }
         }
         Ok(nodes)

@@ -3,11 +3,11 @@
 use headwater_json::{Map, Value};
 
 use super::{Additional, META_FIELDS, Node};
-use headwater_json::path::Path;
+use headwater_json::path::{Path, PathList};
 
 /// Prunes an object and returns the removed paths, sorted.
-pub(super) fn object(root: &Node, object: &mut Value) -> Vec<String> {
-    let mut pruner = Pruner { unknown: Vec::new() };
+pub(super) fn object(root: &Node, object: &mut Value) -> PathList {
+    let mut pruner = Pruner { unknown: PathList::default() };
     if let Value::Object(members) = object {
         let unlisted = if root.preserve { Unlisted::Stay } else { Unlisted::Go };
         pruner.members(Some(root), members, unlisted, &Path::Root, true);
@@ -17,14 +17,14 @@ pub(super) fn object(root: &Node, object: &mut Value) -> Vec<String> {
 }
 
 /// Prunes a value inside an object.
-pub(super) fn value(node: &Node, value: &mut Value) -> Vec<String> {
-    let mut pruner = Pruner { unknown: Vec::new() };
+pub(super) fn value(node: &Node, value: &mut Value) -> PathList {
+    let mut pruner = Pruner { unknown: PathList::default() };
     pruner.value(Some(node), value, &Path::Root);
     pruner.unknown
 }
 
 struct Pruner {
-    unknown: Vec<String>,
+    unknown: PathList,
 }
 
 /// The handling of undeclared fields.
@@ -73,7 +73,7 @@ impl Pruner {
     /// that are no metadata.
     fn metadata(&mut self, metadata: &mut Value, path: &Path<'_>) {
         if let Ok(unknown) = crate::decode::metadata(metadata) {
-            self.unknown.extend(unknown.iter().map(|field| format!("{path}.{field}")));
+            unknown.iter().for_each(|field| self.unknown.push(format_args!("{path}.{field}")));
         }
     }
 
@@ -104,7 +104,7 @@ impl Pruner {
                 Some((None, Some(_))) => self.value(None, value, &below),
                 _ if unlisted == Unlisted::Stay => {}
                 _ => {
-                    self.unknown.push(below.to_string());
+                    self.unknown.push(below);
                     return false;
                 }
             }

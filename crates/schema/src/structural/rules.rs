@@ -6,10 +6,13 @@
 
 use headwater_json::Value;
 
-use super::{List, Node, identity, number};
+use super::effort::Effort;
+use super::{Node, number, validate};
 use headwater_api::status::{FieldError, FieldErrorKind};
 use headwater_cel::pattern;
-use headwater_cel::{Budget, DeclType, Environment, Error, Program, Value as Cel, Variables};
+use headwater_cel::{
+    Budget, DeclType, DeclTypes, Environment, Error, Program, Value as Cel, Variables,
+};
 use headwater_cel::{EXPRESSION_COST_MAX, OBJECT_COST_MAX};
 use headwater_json::path::Path;
 
@@ -52,14 +55,15 @@ fn known(shape: &DeclType, optional_old: bool) -> Environment<'_> {
 
 /// Compiles the rules of `schema` for values of type `typed`. The patterns of all rules share the
 /// budget of the schema's own patterns.
-pub(super) fn compile(
-    schema: &Value,
-    typed: &Value,
+pub(super) fn compile<'a>(
+    schema: &'a Value,
+    typed: &'a Value,
     is_root: bool,
+    types: &mut DeclTypes<'a>,
     budget: &mut pattern::Budget,
 ) -> Option<Box<Expressions>> {
     let rules = schema["x-kubernetes-validations"].as_array().filter(|rules| !rules.is_empty())?;
-    let shape = DeclType::of(typed, is_root);
+    let shape = types.of(typed, is_root);
     let rules = rules.iter().map(|rule| Rule::compile(rule, &shape, typed, budget)).collect();
     let kind = typed["type"].as_str().unwrap_or_default().into();
     Some(Box::new(Expressions { shape, kind, rules }))
@@ -122,9 +126,11 @@ pub(super) fn check(
         errors.push(FieldError::invalid("<nil>", &Value::Null, why));
         return;
     }
-    let mut walk = Walk { left: OBJECT_COST_MAX, errors };
+    let effort = Effort::default();
+    let mut walk = Walk { left: OBJECT_COST_MAX, effort: &effort, compared: None, errors };
     // An exhausted budget ends the walk and is already reported.
     let _ = walk.value(root, object, Before { old, nearest: None }, &Path::Root);
+    errors.extend(effort.error(""));
 }
 
 /// The old value.
@@ -143,13 +149,9 @@ impl<'a> Before<'a> {
         Before { old, nearest }
     }
 
-    /// Whether the value is known to be unchanged.
-    fn is_unchanged(self, value: &Value) -> bool {
-        match (self.old, self.nearest) {
-            (Some(old), _) => old == value,
-            (None, Some((now, before))) => now == before,
-            (None, None) => false,
-        }
+    /// The value that is known to be unchanged if it equals the other one.
+    fn pair(self, value: &'a Value) -> Option<(&'a Value, &'a Value)> {
+        self.old.map(|old| (value, old)).or(self.nearest)
     }
 }
 
@@ -158,6 +160,10 @@ struct Exhausted;
 
 struct Walk<'e> {
     left: u64,
+    effort: &'e Effort,
+    /// The last pair of values that were compared because a rule failed, and whether they are equal.
+    /// All elements of a list without keys have the same pair.
+    compared: Option<(*const Value, bool)>,
     errors: &'e mut Vec<FieldError>,
 }
 
@@ -173,13 +179,14 @@ impl Walk<'_> {
             return Ok(());
         }
         self.own(node, value, before, at)?;
+        let elements = validate::Before::of(node, before.old);
         for (inner, part, path) in node.children(value, at) {
             let old = match path {
                 Path::Field(_, name) | Path::Bracket(_, name) => {
                     let old = before.old.filter(|_| !node.atomic).and_then(|old| old.get(name));
                     old.filter(|old| !old.is_null())
                 }
-                _ => correlated(node, part, before.old),
+                _ => elements.get(part),
             };
             self.value(inner, part, before.below(value, old), &path)?;
         }
@@ -227,8 +234,7 @@ impl Walk<'_> {
         let program = match &one.rule.program {
             Ok(program) => program,
             Err(why) => {
-                self.tell(at, "", kind, &format!("rule compile error: {why}"));
-                return Ok(());
+                return self.tell(at, "", kind, &format!("rule compile error: {why}"));
             }
         };
         let variables = one.variables(one.rule.optional_old);
@@ -237,7 +243,7 @@ impl Walk<'_> {
         let shown = one.rule.shown();
         if budget.spent() > self.left {
             let why = "validation failed due to running out of cost budget, no further validation rules will be run";
-            self.tell(at, "", kind, why);
+            self.tell(at, "", kind, why)?;
             return Err(Exhausted);
         }
         self.left -= budget.spent();
@@ -249,24 +255,37 @@ impl Walk<'_> {
                     "'{}': no further validation rules will be run due to call cost exceeds limit for rule: {shown}",
                     Error::CostExceeded
                 );
-                self.tell(at, "", kind, &why);
+                self.tell(at, "", kind, &why)?;
                 return Err(Exhausted);
             }
             Err(error @ Error::NoSuchOverload) => {
                 let why = format!(
                     "'{error}': call arguments did not match a supported operator, function or macro signature for rule: {shown}"
                 );
-                self.tell(at, "", kind, &why);
+                self.tell(at, "", kind, &why)?;
             }
-            Err(error) => self.tell(at, "", kind, &format!("{error} evaluating rule: {shown}")),
+            Err(error) => self.tell(at, "", kind, &format!("{error} evaluating rule: {shown}"))?,
         }
         Ok(())
+    }
+
+    /// Whether the value is known to be unchanged.
+    fn is_unchanged(&mut self, one: &Judged<'_>) -> bool {
+        let Some((value, old)) = one.before.pair(one.value) else { return false };
+        match self.compared {
+            Some((known, is_equal)) if std::ptr::eq(known, value) => is_equal,
+            _ => {
+                let is_equal = value == old;
+                self.compared = Some((value, is_equal));
+                is_equal
+            }
+        }
     }
 
     /// Reports a violated rule.
     fn refuse(&mut self, one: &Judged<'_>, at: &Path<'_>) -> Result<(), Exhausted> {
         let rule = one.rule;
-        if !rule.uses_old && one.before.is_unchanged(one.value) {
+        if !rule.uses_old && self.is_unchanged(one) {
             return Ok(());
         }
         let message = match &rule.message_expression {
@@ -285,7 +304,14 @@ impl Walk<'_> {
             _ => message,
         };
         let field = place(at, &rule.field);
-        self.errors.push(FieldError { kind: rule.reason, field, detail });
+        self.add(FieldError { kind: rule.reason, field, detail })
+    }
+
+    fn add(&mut self, error: FieldError) -> Result<(), Exhausted> {
+        if !self.effort.message(&error) {
+            return Err(Exhausted);
+        }
+        self.errors.push(error);
         Ok(())
     }
 
@@ -302,7 +328,7 @@ impl Walk<'_> {
         let kind = &one.expressions.kind;
         if budget.spent() > self.left {
             let why = "messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run";
-            self.tell(at, &one.rule.field, kind, why);
+            self.tell(at, &one.rule.field, kind, why)?;
             return Err(Exhausted);
         }
         self.left -= budget.spent();
@@ -317,15 +343,15 @@ impl Walk<'_> {
                     "no further validation rules will be run due to call cost exceeds limit for messageExpression: {:?}",
                     program.text()
                 );
-                self.tell(at, &one.rule.field, kind, &why);
+                self.tell(at, &one.rule.field, kind, &why)?;
                 Err(Exhausted)
             }
             Err(_) => Ok(None),
         }
     }
 
-    fn tell(&mut self, at: &Path<'_>, below: &str, kind: &str, why: &str) {
-        self.errors.push(FieldError::invalid(place(at, below), &kind.into(), why));
+    fn tell(&mut self, at: &Path<'_>, below: &str, kind: &str, why: &str) -> Result<(), Exhausted> {
+        self.add(FieldError::invalid(place(at, below), &kind.into(), why))
     }
 }
 
@@ -358,13 +384,6 @@ fn place(at: &Path<'_>, below: &str) -> String {
         (at, "") => at.to_string(),
         (at, below) => format!("{at}.{below}"),
     }
-}
-
-/// The old element: only keyed lists have a correspondence.
-fn correlated<'a>(node: &Node, element: &Value, old: Option<&'a Value>) -> Option<&'a Value> {
-    let (List::Map(keys), Some(Value::Array(old))) = (&node.list, old) else { return None };
-    let key = identity::key(keys, element);
-    old.iter().find(|old| identity::key(keys, old) == key)
 }
 
 /// A `fieldPath` such as `.spec.ports['http']` in the notation of errors, if the schema has that field.

@@ -79,7 +79,7 @@ fn an_embedded_resource_keeps_its_type_and_metadata() {
 #[track_caller]
 fn check_defaulted(properties: Value, before: Value, after: Value) {
     let mut value = before;
-    compile(&object(properties)).default(&mut value);
+    compile(&object(properties)).default(&mut value).unwrap();
     assert_eq!(value, after);
 }
 
@@ -558,10 +558,10 @@ proptest! {
         let schema = compile(&schema);
         let mut once = json!({"f": value});
         schema.prune(&mut once);
-        schema.default(&mut once);
+        schema.default(&mut once).unwrap();
         let mut twice = once.clone();
         prop_assert_eq!(schema.prune(&mut twice), Vec::<String>::new());
-        schema.default(&mut twice);
+        schema.default(&mut twice).unwrap();
         prop_assert_eq!(&once, &twice);
     }
 
@@ -571,7 +571,7 @@ proptest! {
         for value in [json!({"f": value}), json!({"f": value, "d": 2})] {
             let mut settled = value.clone();
             schema.prune(&mut settled);
-            schema.default(&mut settled);
+            schema.default(&mut settled).unwrap();
             if schema.is_settled(value.to_string().as_bytes()) {
                 prop_assert_eq!(&value, &settled);
             }
@@ -586,7 +586,7 @@ proptest! {
         if let Ok(schema) = Schema::compile(&schema) {
             let mut value = json!({"f": value});
             schema.prune(&mut value);
-            schema.default(&mut value);
+            schema.default(&mut value).unwrap();
             schema.validate(&value, None);
         }
     }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use headwater_json::{Map, Value};
 
+use super::effort::Effort;
 use super::number::{self, Numeric};
 use super::{Additional, Limit, List, Node, Rules, Type, identity};
 use headwater_api::distinct::Distinct;
@@ -21,11 +22,7 @@ pub(super) fn value(
     old: Option<&Value>,
     base: &str,
 ) -> Vec<FieldError> {
-    let judge = |old| {
-        let mut found = Findings { base, errors: Distinct::default(), matched: 0 };
-        found.value(node, value, old, &Path::Root);
-        found.errors.into_vec()
-    };
+    let judge = |old| within(&Effort::default(), node, value, old, base);
     // Most values are valid and need no comparison with the old ones.
     match judge(None) {
         errors if errors.is_empty() || old.is_none() => errors,
@@ -33,9 +30,25 @@ pub(super) fn value(
     }
 }
 
+/// The same, within these limits.
+pub(super) fn within(
+    effort: &Effort,
+    node: &Node,
+    value: &Value,
+    old: Option<&Value>,
+    base: &str,
+) -> Vec<FieldError> {
+    let mut found = Findings { base, effort, errors: Distinct::default(), matched: 0 };
+    found.value(node, value, old, &Path::Root);
+    let mut errors = found.errors.into_vec();
+    errors.extend(effort.error(base));
+    errors
+}
+
 /// The errors so far.
 struct Findings<'a> {
     base: &'a str,
+    effort: &'a Effort,
     errors: Distinct<FieldError>,
     /// The number of passed checks: of several failed alternatives, the errors of the one with the most
     /// are reported.
@@ -44,6 +57,9 @@ struct Findings<'a> {
 
 impl<'a> Findings<'a> {
     fn value(&mut self, node: &Node, value: &Value, old: Option<&Value>, at: &Path<'_>) {
+        if !self.effort.value() {
+            return;
+        }
         let before = self.errors.list().len();
         self.types(node, value, at);
         if let (Some(rules), false) = (&node.rules, value.is_null()) {
@@ -77,7 +93,8 @@ impl<'a> Findings<'a> {
         old: Option<&Value>,
         at: &Path<'_>,
     ) -> Findings<'a> {
-        let mut found = Findings { base: self.base, errors: Distinct::default(), matched: 0 };
+        let (base, effort) = (self.base, self.effort);
+        let mut found = Findings { base, effort, errors: Distinct::default(), matched: 0 };
         found.value(node, value, old, at);
         found
     }
@@ -133,7 +150,7 @@ impl<'a> Findings<'a> {
             let why = format!("should be at least {min} chars long");
             self.tell(FieldErrorKind::Invalid, at, &shown(), &why);
         } else if let Some(pattern) =
-            rules.pattern.as_ref().filter(|pattern| !pattern.matches(text))
+            rules.pattern.as_ref().filter(|pattern| !self.effort.matches(pattern, text))
         {
             let why = format!("should match '{}'", pattern.text());
             self.tell(FieldErrorKind::Invalid, at, &shown(), &why);
@@ -258,6 +275,9 @@ impl<'a> Findings<'a> {
         let Some(rules) = node.rules.as_ref().filter(|rules| !rules.enumeration.is_empty()) else {
             return;
         };
+        if !self.effort.members(rules.enumeration.len()) {
+            return;
+        }
         // As in Kubernetes, null is in no enumeration.
         let known = rules.enumeration.iter().any(|known| number::equal(known, value));
         if known && !value.is_null() {
@@ -381,18 +401,20 @@ impl<'a> Findings<'a> {
 
     /// Adds an error unless an alternative has already found it.
     fn add(&mut self, error: FieldError) {
-        self.errors.insert(error);
+        if self.effort.message(&error) {
+            self.errors.insert(error);
+        }
     }
 }
 
 /// The old elements of a keyed list.
-struct Before<'a> {
+pub(super) struct Before<'a> {
     keys: &'a [Box<str>],
     elements: HashMap<String, &'a Value>,
 }
 
 impl<'a> Before<'a> {
-    fn of(node: &'a Node, old: Option<&'a Value>) -> Before<'a> {
+    pub(super) fn of(node: &'a Node, old: Option<&'a Value>) -> Before<'a> {
         let (List::Map(keys), Some(Value::Array(old))) = (&node.list, old) else {
             return Before { keys: &[], elements: HashMap::new() };
         };
@@ -400,7 +422,7 @@ impl<'a> Before<'a> {
         Before { keys, elements: keyed.collect() }
     }
 
-    fn get(&self, element: &Value) -> Option<&'a Value> {
+    pub(super) fn get(&self, element: &Value) -> Option<&'a Value> {
         if self.elements.is_empty() {
             return None;
         }

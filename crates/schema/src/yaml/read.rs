@@ -1,9 +1,9 @@
 //! The YAML parser: YAML 1.1 words, one document, bounded alias expansion.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
-use headwater_json::path::Path;
+use headwater_json::path::{Path, PathList};
 use headwater_json::{
     DEPTH_MAX, Malformed, Map, MemberKey, Number, Parsed, Text, Value, parse as json,
 };
@@ -12,6 +12,9 @@ use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
 /// The maximum number of nodes of a document with aliases expanded.
 const NODES_MAX: usize = 100_000;
+
+/// The maximum size of the texts that aliases repeat.
+const REPEATED_MAX: usize = 3 * 1024 * 1024;
 
 /// Stack for [`DEPTH_MAX`] levels of the YAML library in debug builds, 30 KiB each. Unused pages take
 /// no memory.
@@ -42,7 +45,8 @@ fn read(text: &str) -> Result<Parsed, Malformed> {
     if has_second_document(text) {
         return Err(Malformed::new("yaml: expected a single document"));
     }
-    let state = State { nodes: RefCell::new(0), duplicates: RefCell::default() };
+    let text_left = Cell::new(text.len() + REPEATED_MAX);
+    let state = State { nodes: RefCell::new(0), text_left, duplicates: RefCell::default() };
     let seed = Node { path: &Path::Root, depth: 0, state: &state };
     let value = serde_saphyr::with_deserializer_from_str_with_options(text, options(), |reader| {
         seed.deserialize(reader)
@@ -83,7 +87,18 @@ fn first_line(text: &str) -> &str {
 /// Counters of a document while it is parsed.
 struct State {
     nodes: RefCell<usize>,
-    duplicates: RefCell<Vec<String>>,
+    /// How many more bytes of text the document may have, with aliases expanded.
+    text_left: Cell<usize>,
+    duplicates: RefCell<PathList>,
+}
+
+impl State {
+    /// Charges a text before it is copied into the document.
+    fn take_text<E: serde::de::Error>(&self, text: &str) -> Result<(), E> {
+        let left = self.text_left.get().checked_sub(text.len());
+        self.text_left.set(left.ok_or_else(|| E::custom("document contains excessive aliasing"))?);
+        Ok(())
+    }
 }
 
 /// Converts one node to a value.
@@ -141,11 +156,13 @@ impl<'de> Visitor<'de> for Node<'_> {
         number.map(Value::Number).ok_or_else(|| E::custom("numbers must be finite"))
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
+        self.state.take_text(text)?;
         Ok(text.into())
     }
 
-    fn visit_string<E>(self, text: String) -> Result<Value, E> {
+    fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Value, E> {
+        self.state.take_text(&text)?;
         Ok(text.into())
     }
 
@@ -180,7 +197,7 @@ impl<'de> Visitor<'de> for Node<'_> {
             let path = Path::Field(self.path, &key);
             let value = entries.next_value_seed(self.below(&path))?;
             if object.contains_key(&key) {
-                self.state.duplicates.borrow_mut().push(path.to_string());
+                self.state.duplicates.borrow_mut().push(path);
             }
             object.insert(key, value);
         }
@@ -252,6 +269,17 @@ mod tests {
             let found = parse(bad.as_bytes());
             assert!(found.is_err(), "{:?} {found:?}", bad.chars().take(20).collect::<String>());
         }
+    }
+
+    #[test]
+    fn aliases_of_a_long_text_are_limited_in_bytes() {
+        let aliases = |count: usize| {
+            format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), "*a, ".repeat(count))
+        };
+        let repeated = parse(aliases(2).as_bytes()).unwrap().value;
+        assert_eq!(repeated["b"][1], repeated["a"]);
+        let refused = parse(aliases(50_000).as_bytes()).unwrap_err().to_string();
+        assert!(refused.contains("excessive aliasing"), "{refused}");
     }
 
     #[test]

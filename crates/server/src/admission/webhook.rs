@@ -11,6 +11,7 @@ use futures::future::join_all;
 use headwater_api::Status;
 use headwater_api::options::FieldValidation;
 use headwater_cache::Snapshot;
+use headwater_json::path::PathList;
 use headwater_json::{Value, json};
 use headwater_schema::{defaults, managed, patch};
 use tokio::time::Instant;
@@ -223,7 +224,8 @@ pub(super) async fn adopt(
     mut changed: Value,
 ) -> Result<(), Status> {
     managed::unpack(&mut changed);
-    let mut changed = decode::patched(kind, call, FieldValidation::Ignore, changed, None, &[])
+    let (ignore, no_duplicates) = (FieldValidation::Ignore, PathList::default());
+    let mut changed = decode::patched(kind, call, ignore, changed, None, &no_duplicates)
         .map_err(|error| status::internal(error.message))?;
     to_storage(kind, &mut changed);
     changed = versions::tree(backend.converter(), attempt.kind, changed).await?;

@@ -8,9 +8,11 @@ use headwater_api::options::{DeleteOptions, FieldValidation};
 use headwater_api::status::{FieldError, invalid};
 use headwater_api::{Status, name};
 use headwater_json::Value;
+use headwater_json::path::PathList;
 use headwater_schema::decode::{self, Format, Target};
 use http::header;
 
+use crate::answer::body::REQUEST_MAX;
 use crate::answer::status;
 use crate::kinds::custom::Custom;
 use crate::kinds::registry::Served;
@@ -36,15 +38,16 @@ pub(crate) fn body(
     validation: FieldValidation,
     body: &Bytes,
 ) -> Result<Value, Status> {
+    let refused = |error: decode::Error| status::bad_request(error.to_string());
     let decoded = match (&kind.definition, format(call)?) {
         (Some(_), Format::Protobuf) => return Err(status::unsupported_media_type()),
-        (Some(custom), format) => decode::custom(kind, format, body).and_then(|decoded| {
-            check_version(kind, &decoded.value)?;
-            Ok(fitted(custom, decoded))
-        }),
-        (None, format) => decode::object(&kind.kind, format, body),
+        (Some(custom), format) => {
+            let decoded = decode::custom(kind, format, body).map_err(refused)?;
+            check_version(kind, &decoded.value).map_err(refused)?;
+            fitted(custom, decoded)?
+        }
+        (None, format) => decode::object(&kind.kind, format, body).map_err(refused)?,
     };
-    let decoded = decoded.map_err(|error| status::bad_request(error.to_string()))?;
     checked(&kind.kind, call, validation, decoded)
 }
 
@@ -81,20 +84,21 @@ pub(crate) fn patched(
     validation: FieldValidation,
     value: Value,
     old: Option<&Value>,
-    duplicates: &[String],
+    duplicates: &PathList,
 ) -> Result<Value, Status> {
     // The result is not an object of a kind yet, so the error names none.
     let refused =
         |why: String| invalid("", "", "", &[FieldError::invalid("patch", &"".into(), why)]);
-    let decoded = match &kind.definition {
-        Some(custom) => decode::recustom(kind, value).and_then(|decoded| {
-            check_version(kind, &decoded.value)?;
-            Ok(fitted(custom, decoded))
-        }),
-        None => decode::refit(&kind.kind, value, old),
+    let unfit = |error: decode::Error| refused(error.why());
+    let mut decoded = match &kind.definition {
+        Some(custom) => {
+            let decoded = decode::recustom(kind, value).map_err(unfit)?;
+            check_version(kind, &decoded.value).map_err(unfit)?;
+            fitted(custom, decoded)?
+        }
+        None => decode::refit(&kind.kind, value, old).map_err(unfit)?,
     };
-    let mut decoded = decoded.map_err(|error| refused(error.why()))?;
-    decoded.duplicates.extend_from_slice(duplicates);
+    decoded.duplicates.extend(duplicates);
     match (validation, decoded.strict_error((&kind.kind).into())) {
         (FieldValidation::Strict, Some(error)) => Err(refused(error.why())),
         _ => checked(&kind.kind, call, validation, decoded),
@@ -102,10 +106,11 @@ pub(crate) fn patched(
 }
 
 /// Prunes unknown fields of a custom object and sets defaults (S9.10).
-fn fitted(custom: &Custom, mut decoded: decode::Decoded) -> decode::Decoded {
-    decoded.unknown.extend(custom.schema.prune(&mut decoded.value));
-    custom.schema.default(&mut decoded.value);
-    decoded
+fn fitted(custom: &Custom, mut decoded: decode::Decoded) -> Result<decode::Decoded, Status> {
+    decoded.unknown.extend(&custom.schema.prune(&mut decoded.value));
+    let defaulted = custom.schema.default(&mut decoded.value);
+    defaulted.map_err(|_| status::too_large(REQUEST_MAX))?;
+    Ok(decoded)
 }
 
 /// Checks that the version of a custom object is that of the path.
@@ -126,7 +131,12 @@ fn checked<'a>(
 ) -> Result<Value, Status> {
     match validation {
         FieldValidation::Ignore => {}
-        FieldValidation::Warn => call.warn(decoded.problems()),
+        FieldValidation::Warn => {
+            call.warn(decoded.problems());
+            if let more @ 1.. = decoded.omitted() {
+                call.warn([format!("and {more} more unknown or duplicate fields")]);
+            }
+        }
         FieldValidation::Strict => {
             if let Some(error) = decoded.strict_error(target.into()) {
                 return Err(status::bad_request(error.to_string()));

@@ -6,8 +6,8 @@
 use bytes::Bytes;
 use headwater_api::Status;
 use headwater_api::options::{FieldValidation, WriteOptions};
-use headwater_json::Parsed;
-use headwater_json::Value;
+use headwater_json::path::PathList;
+use headwater_json::{Parsed, Value};
 use headwater_schema::decode::Format;
 use headwater_schema::managed;
 use headwater_schema::patch::{self, PatchType};
@@ -70,7 +70,7 @@ struct Patched<'a> {
     patch_type: PatchType,
     patch: Value,
     /// Paths of keys that the patch repeats.
-    duplicates: Vec<String>,
+    duplicates: PathList,
     manager: Manager<'a>,
     validation: FieldValidation,
 }

@@ -8,7 +8,8 @@ use headwater_json::Value;
 use super::known;
 use crate::structural::SchemaLocation;
 use headwater_api::status::{FieldError, FieldErrorKind};
-use headwater_cel::{DeclType, Program, pattern};
+use headwater_cel::{DeclType, DeclTypes, Program, pattern};
+use headwater_json::path::Path;
 
 /// The maximum estimated cost of one rule (Kubernetes' limit).
 const RULE_COST_MAX: u64 = 10_000_000;
@@ -20,40 +21,38 @@ const SCHEMA_COST_MAX: u64 = 100_000_000;
 pub(crate) fn errors(schema: &Value, place: SchemaLocation<'_>) -> Vec<FieldError> {
     let mut check = Check::default();
     let inside = Inside { cardinality: Some(1), uncorrelated: None, is_root: true };
-    check.schema(schema, place.path, &inside);
+    check.schema(schema, &Path::Field(&Path::Root, place.path), &inside);
     check.errors.extend(check.total.errors(place.path));
     check.errors
 }
 
 /// The context of a schema.
-#[derive(Clone)]
-struct Inside {
+#[derive(Clone, Copy)]
+struct Inside<'p> {
     /// The maximum number of occurrences in an object, if limited.
     cardinality: Option<u64>,
     /// The path of the nearest ancestor without a correspondence to the old object.
-    uncorrelated: Option<String>,
+    uncorrelated: Option<&'p Path<'p>>,
     is_root: bool,
 }
 
 #[derive(Default)]
-struct Check {
+struct Check<'a> {
     errors: Vec<FieldError>,
+    types: DeclTypes<'a>,
     budget: pattern::Budget,
     total: Total,
 }
 
-impl Check {
-    fn schema(&mut self, schema: &Value, path: &str, inside: &Inside) {
+impl<'a> Check<'a> {
+    fn schema<'p>(&mut self, schema: &'a Value, path: &'p Path<'p>, inside: &Inside<'p>) {
         self.rules(schema, schema, path, inside);
         for (index, inner) in schema["allOf"].as_array().into_iter().flatten().enumerate() {
-            self.rules(inner, schema, &format!("{path}.allOf[{index}]"), inside);
+            self.rules(inner, schema, &path.field("allOf").index(index), inside);
         }
-        let below = Inside { is_root: false, ..inside.clone() };
-        let cut = |inside: Inside, cuts: bool| match cuts {
-            true => Inside {
-                uncorrelated: inside.uncorrelated.clone().or_else(|| Some(path.to_owned())),
-                ..inside
-            },
+        let below = Inside { is_root: false, ..*inside };
+        let cut = |inside: Inside<'p>, cuts: bool| match cuts {
+            true => Inside { uncorrelated: inside.uncorrelated.or(Some(path)), ..inside },
             false => inside,
         };
         let is_atomic = schema["x-kubernetes-map-type"] == "atomic";
@@ -62,34 +61,34 @@ impl Check {
             _ => None,
         };
         for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
-            let inside = cut(below.clone(), is_atomic);
-            self.schema(inner, &format!("{path}.properties[{name}]"), &inside);
+            let inside = cut(below, is_atomic);
+            self.schema(inner, &path.field("properties").bracket(name), &inside);
         }
         if schema["additionalProperties"].is_object() {
             let cardinality = times(&schema["maxProperties"]);
-            let inside = cut(Inside { cardinality, ..below.clone() }, is_atomic);
-            let path = format!("{path}.additionalProperties");
+            let inside = cut(Inside { cardinality, ..below }, is_atomic);
+            let path = path.field("additionalProperties");
             self.schema(&schema["additionalProperties"], &path, &inside);
         }
         if schema["items"].is_object() {
             let cardinality = times(&schema["maxItems"]);
             let is_keyed = schema["x-kubernetes-list-type"] == "map";
             let inside = cut(Inside { cardinality, ..below }, !is_keyed);
-            self.schema(&schema["items"], &format!("{path}.items"), &inside);
+            self.schema(&schema["items"], &path.field("items"), &inside);
         }
     }
 
-    fn rules(&mut self, schema: &Value, typed: &Value, path: &str, inside: &Inside) {
+    fn rules(&mut self, schema: &'a Value, typed: &'a Value, path: &Path<'_>, inside: &Inside<'_>) {
         let rules = schema["x-kubernetes-validations"].as_array();
         let Some(rules) = rules.filter(|rules| !rules.is_empty()) else { return };
-        let shape = DeclType::of(typed, inside.is_root);
+        let shape = self.types.of(typed, inside.is_root);
         for (index, rule) in rules.iter().enumerate() {
             let at = format!("{path}.x-kubernetes-validations[{index}]");
             self.rule(rule, &shape, &at, inside);
         }
     }
 
-    fn rule(&mut self, rule: &Value, shape: &DeclType, at: &str, inside: &Inside) {
+    fn rule(&mut self, rule: &Value, shape: &DeclType, at: &str, inside: &Inside<'_>) {
         let text = |key: &str| rule[key].as_str().unwrap_or_default().trim();
         let invalid = |key: &str, why: String| FieldError {
             kind: FieldErrorKind::Invalid,

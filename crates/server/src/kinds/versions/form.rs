@@ -66,7 +66,11 @@ impl Stored {
         let found = object["apiVersion"].as_str().unwrap_or_default();
         let own = self.schema(found).unwrap_or(&self.schema);
         own.prune(object);
-        own.default(object);
+        // Defaults that a later definition added may be more than an object can hold. It stays readable.
+        if let Err(error) = own.default(object) {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            tracing::warn!(name, "a stored object has only some of its defaults: {error}");
+        }
         if self.renaming == Renaming::Suffices && object["apiVersion"] != self.api_version.as_str()
         {
             object["apiVersion"] = self.api_version.as_str().into();

@@ -6,6 +6,7 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use headwater_api::Status;
@@ -18,6 +19,7 @@ use crate::answer::status;
 use crate::audit::Trail;
 use crate::front::identity::{Identity, Peer};
 use crate::front::listen::{self, Handler};
+use crate::kinds::custom;
 use crate::random;
 use crate::request::authorize::{self, Attributes};
 use crate::request::call::Call;
@@ -25,6 +27,7 @@ use crate::request::decode;
 use crate::request::impersonate;
 use crate::request::observe::RequestMetrics;
 use crate::request::route::{self, ResourcePath, Route, Target, Verb};
+use crate::request::work::INLINE_MAX;
 use crate::server::Server;
 use crate::upkeep::after_write::after_write;
 use crate::verbs::{delete, discovery, encode, patch, read, subresource, watch, write};
@@ -215,27 +218,62 @@ impl Server {
             _ => {}
         }
         let bytes = call.read(body).await?;
+        let long = long_bytes(self, verb, &resource, bytes.len());
+        let write = self.write(call, verb, &resource, bytes);
+        match long {
+            None => write.await,
+            Some(bytes) => self.work().run(bytes, write.boxed()).await,
+        }
+    }
+
+    /// Calls the handler of a verb that writes.
+    async fn write(
+        &self,
+        call: &Call,
+        verb: Verb,
+        resource: &ResourcePath,
+        bytes: Bytes,
+    ) -> Result<Response, Status> {
+        let kind = &resource.kind;
+        let writes_parent = subresource::writes_parent(&resource.subresource);
         if let Some(trail) = &call.trail {
             trail.sent(|| decode::audited(kind, call, &bytes));
         }
         let response = match verb {
             _ if !writes_parent || subresource::is_transient(kind) => {
-                subresource::write(self, call, &resource, bytes).await?
+                subresource::write(self, call, resource, bytes).await?
             }
-            Verb::Delete => delete::one(self, call, &resource, &bytes).await?,
-            Verb::DeleteCollection => delete::collection(self, call, &resource, &bytes).await?,
+            Verb::Delete => delete::one(self, call, resource, &bytes).await?,
+            Verb::DeleteCollection => delete::collection(self, call, resource, &bytes).await?,
             _ => {
                 let written = match verb {
-                    Verb::Create => write::create(self, call, &resource, bytes).await?,
-                    Verb::Update => write::update(self, call, &resource, bytes).await?,
-                    _ => patch::patch(self, call, &resource, bytes).await?,
+                    Verb::Create => write::create(self, call, resource, bytes).await?,
+                    Verb::Update => write::update(self, call, resource, bytes).await?,
+                    _ => patch::patch(self, call, resource, bytes).await?,
                 };
                 encode::written(self, call, kind, &written)?
             }
         };
-        after_write(self, &resource).await;
+        after_write(self, resource).await;
         Ok(response)
     }
+}
+
+/// The bytes that a write works on, if they make it long. Definitions and policies are compiled, and
+/// large patterns may have to be, so their writes are always long.
+fn long_bytes(server: &Server, verb: Verb, resource: &ResourcePath, body: usize) -> Option<usize> {
+    let kind = &resource.kind;
+    let is_compiled = custom::is_definition(kind)
+        || kind.group == "admissionregistration.k8s.io"
+        || kind.definition.as_ref().is_some_and(|custom| custom.schema.has_large_patterns());
+    let is_small_change = matches!(verb, Verb::Patch | Verb::Delete);
+    let mut bytes = body;
+    if is_small_change || !resource.subresource.is_empty() {
+        let cache = server.cache();
+        let snapshot = cache.snapshot(&cache.resource(&kind.prefix));
+        bytes += snapshot.get(&resource.key()).map_or(0, |object| object.as_slice().len());
+    }
+    (is_compiled || bytes > INLINE_MAX).then_some(bytes)
 }
 
 /// Rejects a verb that the kind or the subresource does not support (S1.6).

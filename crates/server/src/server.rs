@@ -26,6 +26,7 @@ use crate::outgoing::{Caller, Loopback};
 use crate::request::fairness::{Fairness, Limits};
 use crate::request::flow::Flows;
 use crate::request::observe;
+use crate::request::work::WorkPool;
 use crate::system::backup::Backup;
 use crate::system::health::Health;
 use crate::system::metrics::Metrics;
@@ -109,6 +110,7 @@ struct Shared {
     service_accounts: ServiceAccounts,
     flows: Flows,
     fairness: Arc<Fairness>,
+    work: WorkPool,
     settings: Settings,
     admission: Admission,
     documents: Documents,
@@ -141,12 +143,13 @@ impl Server {
             service_accounts: ServiceAccounts::new(issuer, cache.clone(), clock.clone()),
             flows: Flows::new(&cache),
             fairness: Fairness::new(settings.limits, &metrics),
+            work: WorkPool::new(&metrics),
+            documents: Documents::new(descriptions),
             admission: Admission::new(&cache),
             definitions: tokio::sync::Mutex::new(Definitions::new(registry.clone())),
             backend: Backend::new(cache, registry, clock, metrics, caller),
             authenticator,
             settings,
-            documents: Documents::new(descriptions),
             backup,
             audit,
             blocks: Arc::default(),
@@ -186,6 +189,11 @@ impl Server {
 
     pub(crate) fn fairness(&self) -> &Arc<Fairness> {
         &self.shared.fairness
+    }
+
+    /// Runs requests that compute for long.
+    pub(crate) fn work(&self) -> &WorkPool {
+        &self.shared.work
     }
 
     pub(crate) fn admission(&self) -> &Admission {

@@ -240,13 +240,66 @@ pub fn json_chunks(
     answer(code, "application/json", stream(rest))
 }
 
+/// The same of chunks that may take long to compute.
+pub async fn json_stream(
+    code: StatusCode,
+    finish: Finish,
+    chunks: impl Stream<Item = Data> + Send + Unpin + 'static,
+) -> Response {
+    let mut indent = finish.pretty.then(Indent::default);
+    let shaped = chunks.map(move |chunk: Data| match &mut indent {
+        Some(indent) => indent.feed(&Bytes::from(chunk)).into(),
+        None => chunk,
+    });
+    match begin(shaped).await {
+        Beginning::All(chunks, size) => whole(code, finish, chunks, size),
+        Beginning::More(chunks) if finish.gzip => gzipped(code, stream(Gzip::new(chunks))),
+        Beginning::More(chunks) => answer(code, "application/json", stream(chunks)),
+    }
+}
+
+/// A YAML response of chunks. Small ones are sent unstreamed.
+pub async fn yaml_stream(
+    code: StatusCode,
+    chunks: impl Stream<Item = Data> + Send + Unpin + 'static,
+) -> Response {
+    let body = match begin(chunks).await {
+        Beginning::All(chunks, _) => full(joined(chunks)),
+        Beginning::More(chunks) => stream(chunks),
+    };
+    answer(code, "application/yaml", body)
+}
+
+/// What the first chunks show: a small body, or a large one with these chunks first.
+enum Beginning<S> {
+    All(Vec<Data>, usize),
+    More(S),
+}
+
+async fn begin<S: Stream<Item = Data> + Unpin>(
+    mut chunks: S,
+) -> Beginning<impl Stream<Item = Data> + use<S>> {
+    let mut first: Vec<Data> = Vec::new();
+    let mut held = 0;
+    while held <= GZIP_ABOVE {
+        let Some(chunk) = chunks.next().await else { return Beginning::All(first, held) };
+        held += chunk.remaining();
+        first.push(chunk);
+    }
+    Beginning::More(futures::stream::iter(first).chain(chunks))
+}
+
+fn joined(chunks: Vec<Data>) -> Data {
+    let mut all = Data::default();
+    chunks.into_iter().for_each(|chunk| all.append(chunk));
+    all
+}
+
 fn whole(code: StatusCode, finish: Finish, chunks: Vec<Data>, size: usize) -> Response {
     if finish.gzip && size > GZIP_ABOVE {
         return gzipped(code, stream(Gzip::new(futures::stream::iter(chunks))));
     }
-    let mut all = Data::default();
-    chunks.into_iter().for_each(|chunk| all.append(chunk));
-    answer(code, "application/json", full(all))
+    answer(code, "application/json", full(joined(chunks)))
 }
 
 /// A JSON response that is already compressed.

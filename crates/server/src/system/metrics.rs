@@ -173,6 +173,10 @@ families! {
             "Connections that ended before TLS was agreed.";
         list_bytes: Gauge = headwater_list_bytes(),
             "Bytes of lists that are being sent now, as estimated.";
+        long_requests: Counter = headwater_long_requests_total(),
+            "Requests that computed off the threads that serve others.";
+        long_requests_waiting_bytes: Gauge = headwater_long_requests_waiting_bytes(),
+            "Bytes of long requests that wait until others are done.";
         connections: Gauge = headwater_connections(),
             "Connections open now.";
         /// `reason` is `total` or `address`.

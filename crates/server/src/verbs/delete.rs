@@ -126,7 +126,7 @@ pub(crate) async fn collection(
             Err(status) => return Err(status),
         }
     }
-    Ok(encode::list(server, call, kind, page, None))
+    Ok(encode::list(server, call, kind, page, None).await)
 }
 
 /// Deletes an object whose kind is being removed; a missing object is a success.

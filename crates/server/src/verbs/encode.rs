@@ -6,10 +6,13 @@
 mod bookmark;
 mod chunk;
 pub(crate) mod gzip;
+mod yaml;
 
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
 use headwater_api::accept::{Encoding, IncludeObject, MetaVersion, Representation, Shape};
 use headwater_api::frame::{self, FRAME_END};
 use headwater_api::table::{Headings, ListMeta, View, partial};
@@ -21,6 +24,7 @@ use http::header::{self};
 use jiff::Timestamp;
 
 use self::chunk::{Chunk, PIECE_MIN};
+use self::yaml::YamlChunks;
 use crate::answer::body::{self, CHUNK, Data, Response};
 use crate::answer::status;
 use crate::kinds::registry::Served;
@@ -28,6 +32,7 @@ use crate::kinds::versions::{ConvertedObject, converted};
 use crate::object::tree;
 use crate::request::call::Call;
 use crate::request::fairness::ListPlace;
+use crate::request::work::INLINE_MAX;
 use crate::server::Server;
 use crate::verbs::read::ListPage;
 use crate::verbs::write::Written;
@@ -116,8 +121,18 @@ fn headings(sent: &mut bool) -> Headings {
     if std::mem::replace(sent, true) { Headings::Omitted } else { Headings::Shown }
 }
 
+/// Whether an answer is computed from the stored bytes, and is not the bytes themselves.
+pub(crate) fn is_derived(call: &Call, kind: &Served) -> bool {
+    let Representation { encoding, shape, .. } = &call.representation;
+    *encoding == Encoding::Yaml
+        || *shape != Shape::Whole
+        || kind.is_converted()
+        || kind.conversion().is_some()
+        || call.finish.pretty
+}
+
 /// The response with a list.
-pub(crate) fn list(
+pub(crate) async fn list(
     server: &Server,
     call: &Call,
     kind: &Arc<Served>,
@@ -133,22 +148,35 @@ pub(crate) fn list(
         state: ChunkState::Head,
         _place: place,
     };
-    if call.representation.encoding == Encoding::Yaml {
-        let json: Vec<u8> = chunks.flat_map(Bytes::from).collect();
-        return yaml(StatusCode::OK, &json);
+    let (is_yaml, is_stored) =
+        (call.representation.encoding == Encoding::Yaml, chunks.is_of_stored_bytes());
+    if is_yaml || !is_stored {
+        let is_long = chunks.reads_more_than(INLINE_MAX);
+        let derived: BoxStream<'static, Data> = match is_yaml {
+            true => stream::iter(YamlChunks::new(chunks)).boxed(),
+            false => stream::iter(chunks).boxed(),
+        };
+        let derived = if is_long { server.work().compute(derived).boxed() } else { derived };
+        return match is_yaml {
+            true => body::yaml_stream(StatusCode::OK, derived).await,
+            false => body::json_stream(StatusCode::OK, call.finish, derived).await,
+        };
     }
-    let may_be_blocks = !kind.custom && chunks.is_of_stored_bytes();
-    if call.finish.gzip && !call.finish.pretty && may_be_blocks {
+    if call.finish.gzip && !call.finish.pretty && !kind.custom {
         let first = chunks.objects.ahead();
         let size: usize = first.iter().map(|object| object.item_tail().len()).sum();
         if size > body::GZIP_ABOVE {
             let blocks = gzip::Gzipped::new(chunks, server.blocks().clone());
-            let body = body::stream(futures::stream::iter(blocks));
+            let body = body::stream(stream::iter(blocks));
             return body::gzipped(StatusCode::OK, body);
         }
     }
     body::json_chunks(StatusCode::OK, call.finish, chunks)
 }
+
+/// Derived chunks are made from about this many stored bytes at most: their own size says little about
+/// the time that they take.
+const READ_MAX: usize = 256 << 10;
 
 /// The body of a list, chunk by chunk: only one chunk is in memory.
 struct Chunks {
@@ -173,6 +201,7 @@ impl Iterator for Chunks {
 
     fn next(&mut self) -> Option<Data> {
         let (takes_pieces, mut chunk) = (self.is_of_stored_bytes(), Chunk::default());
+        let mut read = 0;
         loop {
             match self.state {
                 ChunkState::End => return chunk.some(),
@@ -198,7 +227,8 @@ impl Iterator for Chunks {
                         }
                         self.item(&object, out);
                     }
-                    if chunk.len() >= CHUNK {
+                    read += if takes_pieces { 0 } else { size };
+                    if chunk.len() >= CHUNK || read >= READ_MAX {
                         return chunk.some();
                     }
                 }
@@ -208,6 +238,15 @@ impl Iterator for Chunks {
 }
 
 impl Chunks {
+    /// Whether the objects have more bytes together.
+    fn reads_more_than(&mut self, most: usize) -> bool {
+        let mut sum = 0;
+        self.objects.ahead().iter().any(|object| {
+            sum += object.as_slice().len();
+            sum > most
+        })
+    }
+
     /// Whether items are the stored bytes of their objects.
     fn is_of_stored_bytes(&self) -> bool {
         self.shape == Shape::Whole && !self.kind.is_converted()

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt;
 use headwater_api::options::{Freshness, GetOptions, ListOptions, ReadAt};
 use headwater_api::token::Token;
 use headwater_api::{Object, Status};
@@ -18,6 +19,7 @@ use crate::kinds::versions;
 use crate::request::call::Call;
 use crate::request::fairness;
 use crate::request::route::ResourcePath;
+use crate::request::work::INLINE_MAX;
 use crate::server::Server;
 use crate::verbs::encode;
 
@@ -29,8 +31,16 @@ pub(crate) async fn get(
 ) -> Result<Response, Status> {
     let options = GetOptions::parse(&call.query)?;
     let object = find(server, resource, options.at).await?;
-    let seen = versions::object(server.converter(), &resource.kind, &object).await?;
-    Ok(encode::one(server, call, &resource.kind, StatusCode::OK, &seen))
+    let kind = &resource.kind;
+    let size = object.as_slice().len();
+    let answer = async {
+        let seen = versions::object(server.converter(), kind, &object).await?;
+        Ok(encode::one(server, call, kind, StatusCode::OK, &seen))
+    };
+    match size > INLINE_MAX && encode::is_derived(call, kind) {
+        true => server.work().run(size, answer.boxed()).await,
+        false => answer.await,
+    }
 }
 
 /// One object, fresh enough.
@@ -66,7 +76,7 @@ pub(crate) async fn list(
         server.cache().resource(&resource.kind.prefix).keep(page.selection.snapshot());
     }
     page.convert(server, &resource.kind).await?;
-    Ok(encode::list(server, call, &resource.kind, page, Some(weight)))
+    Ok(encode::list(server, call, &resource.kind, page, Some(weight)).await)
 }
 
 async fn fresh(
@@ -162,7 +172,8 @@ impl ListPage {
     pub(crate) async fn convert(&mut self, server: &Server, kind: &Served) -> Result<(), Status> {
         if kind.conversion().is_some() {
             let objects = self.selection.read_all();
-            let converted = versions::objects(server.converter(), kind, objects).await?;
+            let converted = versions::objects(server.converter(), kind, objects).boxed();
+            let converted = server.work().compute(converted).await?;
             self.selection.replace(converted);
         }
         Ok(())

@@ -144,7 +144,7 @@ impl Server {
             flows: Flows::new(&cache),
             fairness: Fairness::new(settings.limits, &metrics),
             work: WorkPool::new(&metrics),
-            documents: Documents::new(descriptions),
+            documents: Documents::new(descriptions, &metrics),
             admission: Admission::new(&cache),
             definitions: tokio::sync::Mutex::new(Definitions::new(registry.clone())),
             backend: Backend::new(cache, registry, clock, metrics, caller),

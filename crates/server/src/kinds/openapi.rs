@@ -6,15 +6,25 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use futures::FutureExt;
+use headwater_api::Status;
+use headwater_api::metrics::Counter;
 use headwater_cache::Cache;
 use headwater_json::{Value, json};
+use tokio::sync::OnceCell;
 
+use crate::backend::Backend;
 use crate::kinds::registry::{Registry, Served};
 use crate::lock::lock;
 use crate::object::tree;
+use crate::request::work::WorkPool;
+use crate::system::metrics::Metrics;
 
 pub(crate) mod paths;
 pub(crate) mod protobuf;
@@ -46,50 +56,151 @@ impl Descriptions {
     }
 }
 
-/// A cache of documents by group version: built-in ones never change.
-pub(crate) struct Documents {
-    descriptions: Descriptions,
-    builtin: Mutex<HashMap<(String, String), Arc<Document>>>,
+/// What a document describes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Subject {
+    /// A group and a version.
+    Version(String, String),
+    /// All kinds, in version 2.
+    Merged,
+    /// The paths of the documents of version 3.
+    Index,
+    /// The aggregated discovery of the core group, or of the others.
+    Discovery { core: bool },
 }
 
-/// A document and its ETag.
+/// The documents of everything that is served. Each is built once after a change of its kinds, however
+/// many requests wait for it, and shared by all responses.
+pub(crate) struct Documents {
+    descriptions: Descriptions,
+    slots: Mutex<HashMap<Subject, Arc<Slot>>>,
+    builds: Arc<Counter>,
+}
+
+/// The newest document of a subject. The lock is held while the next one is built.
+#[derive(Default)]
+struct Slot(tokio::sync::Mutex<Option<BuiltDocument>>);
+
+struct BuiltDocument {
+    /// The kinds that it was built from: another definition makes other rows.
+    rows: Vec<Arc<Served>>,
+    document: Arc<Document>,
+}
+
+/// An encoded document and its ETag. Compressed and protobuf forms are made on first use.
 pub(crate) struct Document {
-    /// The encoded document: JSON, or protobuf if requested.
-    pub(crate) json: Bytes,
+    pub(crate) bytes: Bytes,
     pub(crate) hash: String,
+    gzip: OnceCell<Bytes>,
+    protobuf: OnceCell<Arc<Document>>,
 }
 
 impl Document {
     pub(crate) fn new(value: &Value) -> Document {
-        let json = Bytes::from(value.to_string());
-        let mut hasher = DefaultHasher::new();
-        json.hash(&mut hasher);
-        Document { hash: format!("{:016X}", hasher.finish()), json }
+        Document::of(value.to_string().into())
     }
+
+    fn of(bytes: Bytes) -> Document {
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        let hash = format!("{:016X}", hasher.finish());
+        Document { bytes, hash, gzip: OnceCell::new(), protobuf: OnceCell::new() }
+    }
+
+    /// The bytes, compressed.
+    pub(crate) async fn gzip(&self, work: &WorkPool) -> Bytes {
+        let compressed = async { compressed(&self.bytes) }.boxed();
+        self.gzip.get_or_init(|| work.compute(compressed)).await.clone()
+    }
+
+    /// The same document as a protobuf message.
+    pub(crate) async fn protobuf(&self, work: &WorkPool) -> Result<Arc<Document>, Status> {
+        let encoded = async {
+            let value = tree(&self.bytes)?;
+            Ok(Arc::new(Document::of(protobuf::document(&value).into())))
+        };
+        self.protobuf.get_or_try_init(|| work.compute(encoded.boxed())).await.map(Arc::clone)
+    }
+}
+
+fn compressed(bytes: &[u8]) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(bytes).expect("a Vec takes everything");
+    encoder.finish().expect("a Vec takes everything").into()
 }
 
 impl Documents {
     /// With these descriptions of types and fields.
-    pub(crate) fn new(descriptions: Descriptions) -> Documents {
-        Documents { descriptions, builtin: Mutex::default() }
+    pub(crate) fn new(descriptions: Descriptions, metrics: &Metrics) -> Documents {
+        let builds = metrics.document_builds.with(&[]);
+        Documents { descriptions, slots: Mutex::default(), builds }
     }
 
     /// The document of a group version.
-    pub(crate) fn find(
+    pub(crate) async fn version(
         &self,
-        cache: &Cache,
+        backend: &Backend,
+        work: &WorkPool,
         registry: &Registry,
         group: &str,
         version: &str,
     ) -> Arc<Document> {
-        let rows = rows(registry, group, version);
-        if rows.iter().any(|row| row.custom) {
-            return Arc::new(Document::new(&self.build(cache, &rows)));
+        let subject = Subject::Version(group.to_owned(), version.to_owned());
+        let rows = registry.kinds().iter();
+        let rows = rows.filter(|row| row.group == group && row.version == version);
+        let rows: Vec<Arc<Served>> = rows.cloned().collect();
+        self.find(work, registry, subject, rows.clone(), async {
+            self.build(backend.cache(), &references(&rows))
+        })
+        .await
+    }
+
+    /// The merged document of version 2.
+    pub(crate) async fn merged(
+        &self,
+        backend: &Backend,
+        work: &WorkPool,
+        registry: &Registry,
+    ) -> Arc<Document> {
+        let rows = registry.kinds().to_vec();
+        self.find(work, registry, Subject::Merged, rows.clone(), async {
+            self.build_merged(backend.cache(), &references(&rows))
+        })
+        .await
+    }
+
+    /// A document of rows. If it is outdated, the first request builds it and the others wait.
+    pub(crate) async fn find(
+        &self,
+        work: &WorkPool,
+        registry: &Registry,
+        subject: Subject,
+        rows: Vec<Arc<Served>>,
+        build: impl Future<Output = Value> + Send,
+    ) -> Arc<Document> {
+        let slot = self.slot(registry, subject);
+        let mut known = slot.0.lock().await;
+        if let Some(built) = known.as_ref().filter(|built| is_same(&built.rows, &rows)) {
+            return Arc::clone(&built.document);
         }
-        let key = (group.to_owned(), version.to_owned());
-        let mut known = lock(&self.builtin);
-        let made = || Arc::new(Document::new(&self.build(cache, &rows)));
-        Arc::clone(known.entry(key).or_insert_with(made))
+        let document = async { Arc::new(Document::new(&build.await)) };
+        let document = work.compute(document.boxed()).await;
+        self.builds.inc();
+        *known = Some(BuiltDocument { rows, document: Arc::clone(&document) });
+        document
+    }
+
+    /// The slot of a subject. Slots of groups that are not served any more are dropped.
+    fn slot(&self, registry: &Registry, subject: Subject) -> Arc<Slot> {
+        let mut slots = lock(&self.slots);
+        if let Some(slot) = slots.get(&subject) {
+            return Arc::clone(slot);
+        }
+        slots.retain(|subject, _| match subject {
+            Subject::Version(group, version) => registry.has_version(group, version),
+            Subject::Merged | Subject::Index | Subject::Discovery { .. } => true,
+        });
+        Arc::clone(slots.entry(subject).or_default())
     }
 
     fn build(&self, cache: &Cache, rows: &[&Served]) -> Value {
@@ -104,24 +215,25 @@ impl Documents {
         })
     }
 
-    /// The merged OpenAPI v2 document.
-    pub(crate) fn merged(&self, cache: &Cache, registry: &Registry) -> Value {
-        let rows: Vec<&Served> = registry.kinds().iter().map(|row| &**row).collect();
+    fn build_merged(&self, cache: &Cache, rows: &[&Served]) -> Value {
         let mut schemas = Schemas::new("#/definitions/", &self.descriptions);
-        let paths = paths::of(&rows, &mut schemas, paths::Style::V2);
+        let paths = paths::of(rows, &mut schemas, paths::Style::V2);
         let definition = |row: &Served| definition(cache, row);
         json!({
             "swagger": "2.0",
             "info": info(),
             "paths": paths,
-            "definitions": schemas.finish(&rows, definition),
+            "definitions": schemas.finish(rows, definition),
         })
     }
 }
 
-fn rows<'a>(registry: &'a Registry, group: &str, version: &str) -> Vec<&'a Served> {
-    let rows = registry.kinds().iter().map(|row| &**row);
-    rows.filter(|row| row.group == group && row.version == version).collect()
+fn references(rows: &[Arc<Served>]) -> Vec<&Served> {
+    rows.iter().map(|row| &**row).collect()
+}
+
+fn is_same(old: &[Arc<Served>], new: &[Arc<Served>]) -> bool {
+    old.len() == new.len() && old.iter().zip(new).all(|(old, new)| Arc::ptr_eq(old, new))
 }
 
 /// The schema of a version in a definition.

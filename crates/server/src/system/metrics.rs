@@ -173,6 +173,8 @@ families! {
             "Connections that ended before TLS was agreed.";
         list_bytes: Gauge = headwater_list_bytes(),
             "Bytes of lists that are being sent now, as estimated.";
+        document_builds: Counter = headwater_document_builds_total(),
+            "OpenAPI and discovery documents that were built.";
         long_requests: Counter = headwater_long_requests_total(),
             "Requests that computed off the threads that serve others.";
         long_requests_waiting_bytes: Gauge = headwater_long_requests_waiting_bytes(),

@@ -2,18 +2,19 @@
 //!
 //! River: route → **discovery** → HTTP. Discovery documents are built from the registry (S1.20–S1.24).
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::HashMap;
 
 use headwater_api::accept::Discovery;
-use headwater_api::kind::Subresource;
+use headwater_api::kind::{Name, Subresource};
 use headwater_api::{Revision, Status};
 use headwater_json::{Value, json};
 use http::StatusCode;
 use http::header::{self, HeaderValue};
 
-use crate::answer::body::{self, Response};
+use crate::answer::body::{self, Data, Response};
 use crate::answer::status;
 use crate::front::service_account;
+use crate::kinds::openapi::{Document, Subject};
 use crate::kinds::registry::{Registry, Served};
 use crate::request::call::Call;
 use crate::server::Server;
@@ -39,9 +40,13 @@ pub(crate) async fn path(
         // These ignore the method, as the reference does.
         ["metrics"] => Ok(metrics(server)),
         [] => Ok(encode::value(call, StatusCode::OK, &paths(&registry))),
-        ["apis"] => document(call, &groups(&registry), || aggregated(&registry, false)),
-        ["apis", name] if registry.has_group(name) => plain(call, &group(&registry, name)),
-        ["api"] if is_read => document(call, &versions(), || aggregated(&registry, true)),
+        ["apis"] => document(server, call, &registry, false).await,
+        ["apis", name] if registry.has_group(name) => {
+            let found = registry.groups().iter().find(|(group, _)| group == name);
+            let versions = found.map(|(_, versions)| versions.as_slice()).unwrap_or_default();
+            plain(call, &group(name, versions))
+        }
+        ["api"] if is_read => document(server, call, &registry, true).await,
         ["api", version] if is_read => resources(call, &registry, "", version),
         ["apis", name, version] if is_read && registry.has_group(name) => {
             resources(call, &registry, name, version)
@@ -51,7 +56,7 @@ pub(crate) async fn path(
             Ok(service_account::path(&server.service_accounts().issuer, &words)
                 .unwrap_or_else(body::page_not_found))
         }
-        ["openapi", rest @ ..] if is_read => openapi::path(server, call, rest),
+        ["openapi", rest @ ..] if is_read => openapi::path(server, call, rest).await,
         ["debug", "headwater", "compact"] if call.method == http::Method::POST => {
             compact(server, call).await
         }
@@ -91,23 +96,30 @@ fn plain(call: &Call, value: &Value) -> Result<Response, Status> {
     Ok(encode::plain(call, encoding, value))
 }
 
-fn document(
+async fn document(
+    server: &Server,
     call: &Call,
-    value: &Value,
-    aggregated: impl FnOnce() -> Value,
+    registry: &Registry,
+    core: bool,
 ) -> Result<Response, Status> {
     match Discovery::negotiate(call.header(header::ACCEPT))? {
-        Discovery::Plain(encoding) => Ok(encode::plain(call, encoding, value)),
-        kind @ Discovery::Aggregated => Ok(tagged(call, kind.content_type(), &aggregated())),
+        Discovery::Plain(encoding) => {
+            let plain = if core { versions() } else { groups(registry) };
+            Ok(encode::plain(call, encoding, &plain))
+        }
+        kind @ Discovery::Aggregated => {
+            let (work, rows) = (server.work(), registry.kinds().to_vec());
+            let subject = Subject::Discovery { core };
+            let build = async { aggregated(registry, core) };
+            let document = server.documents().find(work, registry, subject, rows, build).await;
+            Ok(tagged(call, kind.content_type(), &document))
+        }
     }
 }
 
 /// The aggregated document with an ETag; 304 if the client has it (S1.23).
-fn tagged(call: &Call, content_type: &'static str, value: &Value) -> Response {
-    let text = value.to_string();
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    let tag = format!("\"{:016X}\"", hasher.finish());
+fn tagged(call: &Call, content_type: &'static str, document: &Document) -> Response {
+    let tag = format!("\"{}\"", document.hash);
     let known = call.header(header::IF_NONE_MATCH) == tag;
     let mut response = match known {
         true => {
@@ -115,7 +127,11 @@ fn tagged(call: &Call, content_type: &'static str, value: &Value) -> Response {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
             response
         }
-        false => body::answer(StatusCode::OK, content_type, body::full(text + "\n")),
+        false => {
+            let mut text = Data::from(document.bytes.clone());
+            text.append("\n".into());
+            body::answer(StatusCode::OK, content_type, body::full(text))
+        }
     };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         response.headers_mut().insert(header::ETAG, tag);
@@ -134,12 +150,10 @@ fn versions() -> Value {
 }
 
 fn groups(registry: &Registry) -> Value {
-    let names = registry.groups();
+    let names = registry.groups().iter().filter(|(name, _)| !name.is_empty());
     let groups: Vec<Value> = names
-        .iter()
-        .filter(|(name, _)| !name.is_empty())
-        .map(|(name, _)| {
-            let mut group = group(registry, name);
+        .map(|(name, versions)| {
+            let mut group = group(name, versions);
             if let Some(object) = group.as_object_mut() {
                 object.remove("kind");
                 object.remove("apiVersion");
@@ -150,12 +164,9 @@ fn groups(registry: &Registry) -> Value {
     json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups })
 }
 
-fn group(registry: &Registry, name: &str) -> Value {
-    let groups = registry.groups();
-    let versions = groups.iter().find(|(group, _)| group == name).map(|(_, versions)| versions);
+fn group(name: &str, versions: &[Name]) -> Value {
     let versions: Vec<Value> = versions
-        .into_iter()
-        .flatten()
+        .iter()
         .map(|version| json!({ "groupVersion": format!("{name}/{version}"), "version": version }))
         .collect();
     json!({
@@ -245,6 +256,10 @@ fn is_foreign(row: &Served, group: &str, version: &str) -> bool {
 }
 
 fn aggregated(registry: &Registry, core: bool) -> Value {
+    let mut by_version: HashMap<(&str, &str), Vec<&Served>> = HashMap::new();
+    for row in registry.kinds() {
+        by_version.entry((&row.group, &row.version)).or_default().push(row);
+    }
     let items: Vec<Value> = registry
         .groups()
         .iter()
@@ -253,12 +268,8 @@ fn aggregated(registry: &Registry, core: bool) -> Value {
             let versions: Vec<Value> = versions
                 .iter()
                 .map(|version| {
-                    let mut rows: Vec<&Served> = registry
-                        .kinds()
-                        .iter()
-                        .map(|row| &**row)
-                        .filter(|row| row.group == *name && row.version == *version)
-                        .collect();
+                    let rows = by_version.get(&(&**name, &**version));
+                    let mut rows = rows.cloned().unwrap_or_default();
                     rows.sort_by(|a, b| a.plural.cmp(&b.plural));
                     let resources: Vec<Value> = rows.into_iter().map(aggregated_row).collect();
                     json!({ "version": version, "resources": resources, "freshness": "Current" })

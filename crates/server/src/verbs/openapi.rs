@@ -1,55 +1,62 @@
 //! The paths below `/openapi`: documents of every group version, with their hashes (S1.12).
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use headwater_api::Status;
-use headwater_json::{Value, json};
+use headwater_json::json;
 use http::StatusCode;
 use http::header::{self, HeaderValue};
 
-use crate::answer::body::{self, Response};
+use crate::answer::body::{self, Data, Response};
 use crate::answer::status;
-use crate::kinds::openapi::{Document, paths, protobuf};
+use crate::kinds::openapi::{Document, Subject, paths, protobuf};
 use crate::kinds::registry::Registry;
 use crate::request::call::Call;
 use crate::server::Server;
 
 /// Serves `/openapi` and the paths below it.
-pub(crate) fn path(server: &Server, call: &Call, words: &[&str]) -> Result<Response, Status> {
+pub(crate) async fn path(server: &Server, call: &Call, words: &[&str]) -> Result<Response, Status> {
     let registry = server.registry();
     match words {
-        ["v2"] => Ok(whole(server, call, &registry)),
-        ["v3"] => Ok(index(server, &registry)),
-        ["v3", "api", version] => document(server, call, &registry, "", version),
-        ["v3", "apis", group, version] => document(server, call, &registry, group, version),
-        ["v3", "version"] => Ok(answer(call, &Document::new(&paths::version()))),
+        ["v2"] => merged(server, call, &registry).await,
+        ["v3"] => Ok(index(server, &registry).await),
+        ["v3", "api", version] => document(server, call, &registry, "", version).await,
+        ["v3", "apis", group, version] => document(server, call, &registry, group, version).await,
+        ["v3", "version"] => {
+            Ok(answer(server, call, &Document::new(&paths::version()), JSON).await)
+        }
         _ => Ok(body::page_not_found()),
     }
 }
 
-fn index(server: &Server, registry: &Registry) -> Response {
-    let mut paths = BTreeMap::new();
-    for (group, versions) in registry.groups() {
-        for version in versions {
-            let path = match &**group {
-                "" => format!("api/{version}"),
-                group => format!("apis/{group}/{version}"),
-            };
-            let hash = &find(server, registry, group, version).hash;
-            let url = format!("/openapi/v3/{path}?hash={hash}");
-            paths.insert(path, json!({ "serverRelativeURL": url }));
+async fn index(server: &Server, registry: &Registry) -> Response {
+    let rows = registry.kinds().to_vec();
+    let build = async {
+        let mut paths = BTreeMap::new();
+        for (group, versions) in registry.groups() {
+            for version in versions {
+                let path = match &**group {
+                    "" => format!("api/{version}"),
+                    group => format!("apis/{group}/{version}"),
+                };
+                let hash = &find(server, registry, group, version).await.hash;
+                let url = format!("/openapi/v3/{path}?hash={hash}");
+                paths.insert(path, json!({ "serverRelativeURL": url }));
+            }
         }
-    }
-    let hash = Document::new(&paths::version()).hash;
-    let url = format!("/openapi/v3/version?hash={hash}");
-    paths.insert("version".into(), json!({ "serverRelativeURL": url }));
-    body::text(StatusCode::OK, json!({ "paths": paths }).to_string())
+        let hash = Document::new(&paths::version()).hash;
+        let url = format!("/openapi/v3/version?hash={hash}");
+        paths.insert("version".into(), json!({ "serverRelativeURL": url }));
+        json!({ "paths": paths })
+    };
+    let documents = server.documents();
+    let index = documents.find(server.work(), registry, Subject::Index, rows, build).await;
+    body::text(StatusCode::OK, index.bytes.clone())
 }
 
-fn document(
+async fn document(
     server: &Server,
     call: &Call,
     registry: &Registry,
@@ -59,10 +66,19 @@ fn document(
     if !registry.has_version(group, version) {
         return Err(status::no_such_resource());
     }
-    Ok(answer(call, &find(server, registry, group, version)))
+    let found = find(server, registry, group, version).await;
+    Ok(answer(server, call, &found, JSON).await)
 }
 
-fn answer(call: &Call, document: &Document) -> Response {
+const JSON: &str = "application/json";
+
+/// The response with a document. All responses share its bytes.
+async fn answer(
+    server: &Server,
+    call: &Call,
+    document: &Document,
+    content_type: &'static str,
+) -> Response {
     let tag = format!("\"{}\"", document.hash);
     let asked = call.query.get("hash");
     if asked.is_some_and(|asked| asked != document.hash) {
@@ -73,8 +89,7 @@ fn answer(call: &Call, document: &Document) -> Response {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        let chunks = [document.json.clone().into()].into_iter();
-        body::json_chunks(StatusCode::OK, call.finish, chunks)
+        content(server, call, document, content_type).await
     };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         response.headers_mut().insert(header::ETAG, tag);
@@ -83,6 +98,29 @@ fn answer(call: &Call, document: &Document) -> Response {
     if asked.is_some() {
         body::set(&mut response, header::CACHE_CONTROL, "public, immutable");
     }
+    response
+}
+
+async fn content(
+    server: &Server,
+    call: &Call,
+    document: &Document,
+    content_type: &'static str,
+) -> Response {
+    let bytes = &document.bytes;
+    if call.finish.pretty && content_type == JSON {
+        let slices: Vec<Bytes> = (0..bytes.len())
+            .step_by(body::CHUNK)
+            .map(|at| bytes.slice(at..bytes.len().min(at + body::CHUNK)))
+            .collect();
+        let chunks = slices.into_iter().map(Data::from);
+        return body::json_chunks(StatusCode::OK, call.finish, chunks);
+    }
+    let mut response = match call.finish.gzip && bytes.len() > body::GZIP_ABOVE {
+        true => body::gzipped(StatusCode::OK, body::full(document.gzip(server.work()).await)),
+        false => body::json(StatusCode::OK, bytes.clone()),
+    };
+    body::set(&mut response, header::CONTENT_TYPE, content_type);
     response
 }
 
@@ -96,19 +134,22 @@ fn moved(call: &Call, hash: &str) -> Response {
     response
 }
 
-fn find(server: &Server, registry: &Registry, group: &str, version: &str) -> Arc<Document> {
-    server.documents().find(server.cache(), registry, group, version)
+async fn find(server: &Server, registry: &Registry, group: &str, version: &str) -> Arc<Document> {
+    server.documents().version(server, server.work(), registry, group, version).await
 }
 
 /// The merged document of version 2.
-fn whole(server: &Server, call: &Call, registry: &Registry) -> Response {
-    let document = server.documents().merged(server.cache(), registry);
+async fn merged(server: &Server, call: &Call, registry: &Registry) -> Result<Response, Status> {
+    let document = server.documents().merged(server, server.work(), registry).await;
     let mut response = match asks_for_protobuf(call) {
-        true => protobuf_answer(call, &document),
-        false => answer(call, &Document::new(&document)),
+        true => {
+            let encoded = document.protobuf(server.work()).await?;
+            answer(server, call, &encoded, protobuf::CONTENT_TYPE).await
+        }
+        false => answer(server, call, &document, JSON).await,
     };
     body::set(&mut response, header::VARY, "Accept-Encoding, Accept");
-    response
+    Ok(response)
 }
 
 /// Whether the client prefers protobuf to JSON.
@@ -123,14 +164,4 @@ fn asks_for_protobuf(call: &Call) -> bool {
 
 fn is_json(name: &str) -> bool {
     matches!(name, "application/json" | "application/*" | "*/*")
-}
-
-fn protobuf_answer(call: &Call, document: &Value) -> Response {
-    let bytes = Bytes::from(protobuf::document(document));
-    let mut hasher = DefaultHasher::new();
-    bytes.hash(&mut hasher);
-    let document = Document { hash: format!("{:016X}", hasher.finish()), json: bytes };
-    let mut response = answer(call, &document);
-    body::set(&mut response, header::CONTENT_TYPE, protobuf::CONTENT_TYPE);
-    response
 }

@@ -37,6 +37,11 @@ impl Clock for Still {
     }
 }
 
+/// The clock of most tests.
+fn still() -> Arc<dyn Clock> {
+    Arc::new(Still(NOW.parse().unwrap()))
+}
+
 /// A server and a client.
 pub(crate) struct Api {
     pub(crate) server: Server,
@@ -84,8 +89,17 @@ impl Api {
         let policy = Policy::parse(policy.as_bytes()).unwrap();
         let audit = AuditOptions { policy, log: Some(log) };
         let store = Arc::new(Memory::default());
-        let api = Api::with_audit(store, Settings::default(), CacheOptions::default(), Some(audit));
-        let api = api.await;
+        let (settings, cache) = (Settings::default(), CacheOptions::default());
+        let api = Api::with_audit(store, still(), settings, cache, Some(audit)).await;
+        api.create_namespace().await;
+        api
+    }
+
+    /// A new server with another clock.
+    pub(crate) async fn with_clock(clock: Arc<dyn Clock>) -> Api {
+        let store = Arc::new(Memory::default());
+        let (settings, cache) = (Settings::default(), CacheOptions::default());
+        let api = Api::with_audit(store, clock, settings, cache, None).await;
         api.create_namespace().await;
         api
     }
@@ -96,16 +110,16 @@ impl Api {
     }
 
     async fn made(store: Arc<dyn Store>, settings: Settings, cache: CacheOptions) -> Api {
-        Api::with_audit(store, settings, cache, None).await
+        Api::with_audit(store, still(), settings, cache, None).await
     }
 
     async fn with_audit(
         store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
         settings: Settings,
         cache: CacheOptions,
         audit: Option<AuditOptions>,
     ) -> Api {
-        let clock: Arc<dyn Clock> = Arc::new(Still(NOW.parse().unwrap()));
         let issuer = Issuer::new(&keys(&clock).service_account_key).unwrap();
         let mut options =
             Options { clock: Arc::clone(&clock), cache, settings, ..Options::new(issuer) };
@@ -158,6 +172,11 @@ impl Api {
         let begins = futures::stream::iter([Ok(Frame::data(Bytes::from(begins.to_owned())))]);
         let body = StreamBody::new(begins.chain(futures::stream::pending::<io::Result<_>>()));
         finish(request, begin(&self.server, &self.peer, request, body).await).await
+    }
+
+    /// The response to a request without a body, unread.
+    pub(crate) async fn raw(&self, request: &str) -> http::Response<Body> {
+        begin(&self.server, &self.peer, request, Full::<Bytes>::default()).await
     }
 
     pub(crate) async fn get(&self, target: &str) -> Answer {

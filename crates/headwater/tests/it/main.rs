@@ -19,6 +19,7 @@ mod kubectl_write;
 mod process;
 mod python;
 mod round_trip;
+mod soak;
 mod spec;
 mod tokens;
 mod transcript;

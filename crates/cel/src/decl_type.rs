@@ -392,6 +392,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_type_of_a_node_is_part_of_the_types_above_it() {
+        let leaf = headwater_json::json!({"type": "object", "properties": {
+            "a": {"type": "string"}, "b": {"type": "integer"},
+        }});
+        let schema = headwater_json::json!({"type": "object", "properties": {
+            "list": {"type": "array", "items": leaf},
+        }});
+        let mut types = DeclTypes::default();
+        let inner = types.of(&schema["properties"]["list"]["items"], false);
+        let outer = types.of(&schema, true);
+        let shared = outer.field("list").and_then(DeclType::items);
+        let (DeclType::Object(one), Some(DeclType::Object(other))) = (&inner, shared) else {
+            panic!("{inner:?} {outer:?}");
+        };
+        assert!(Arc::ptr_eq(one, other));
+    }
+
+    #[test]
     fn field_names_are_escaped_for_expressions() {
         for (key, name) in [
             ("size", Some("size")),

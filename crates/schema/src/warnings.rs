@@ -287,6 +287,18 @@ mod tests {
         json!({"metadata": {"name": "d"}, "spec": {"template": {"spec": spec}}})
     }
 
+    /// B137: with a search of the list for each element, this test does not end.
+    #[test]
+    fn long_lists_are_compared_in_linear_time() {
+        let secrets = (0..400_000).map(|at| json!({"name": format!("s{}", at % 399_999)}));
+        let spec = json!({"imagePullSecrets": secrets.collect::<Vec<Value>>()});
+        check(
+            "Pod",
+            &json!({"metadata": {"name": "p"}, "spec": spec}),
+            &["spec.imagePullSecrets[399999].name: duplicate name \"s0\""],
+        );
+    }
+
     #[test]
     fn names_that_are_invalid_host_names_get_a_warning() {
         let named = |name: &str| json!({"metadata": {"name": name}});

@@ -360,3 +360,26 @@ fn rules_do_not_run_on_values_that_violate_the_schema() {
         found[1].starts_with("<nil>: Invalid value: null: some validation rules were not checked")
     );
 }
+
+/// B137: with a search of the old list for each element, this test does not end.
+#[test]
+fn a_long_keyed_list_is_compared_in_linear_time() {
+    let item = json!({
+        "type": "object", "required": ["k", "v"],
+        "properties": {"k": {"type": "integer"}, "v": {"type": "integer"}},
+        "x-kubernetes-validations": [{"rule": "self.v >= oldSelf.v"}],
+    });
+    let list = json!({
+        "type": "array", "maxItems": 200_000, "items": item,
+        "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+    });
+    let schema = spec(json!({"list": list}), json!([]));
+    let object = |last: i64| {
+        let elements =
+            (0..100_000).map(|k| json!({"k": k, "v": if k == 99_999 { last } else { k }}));
+        json!({"spec": {"list": elements.collect::<Vec<Value>>()}})
+    };
+    assert_eq!(judge(&schema, object(2), Some(object(1))), Vec::<String>::new());
+    let found = judge(&schema, object(1), Some(object(2)));
+    assert_eq!(found, ["spec.list[99999]: Invalid value: failed rule: self.v >= oldSelf.v"]);
+}

@@ -214,3 +214,31 @@ fn a_stored_version_cannot_go() {
         "status.storedVersions[0]: Invalid value: \"v0\": missing from spec.versions; v0 was previously",
     );
 }
+
+/// B137: with a search of the list for each element, this test does not end.
+#[test]
+fn long_lists_of_a_definition_are_compared_in_linear_time() {
+    let many = |n: usize| (0..n).map(|at| format!("v{at}").into()).collect::<Vec<Value>>();
+    check(
+        |d| {
+            let url = json!({"url": "https://example.com/"});
+            d["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {
+                "clientConfig": url, "conversionReviewVersions": many(400_000),
+            }});
+        },
+        &[],
+    );
+    let keys = many(20_000);
+    let mut object = good();
+    let list = json!({
+        "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys,
+        "items": {"type": "object", "properties": {"a": {"type": "string"}}},
+    });
+    let schema = &mut object["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    schema["properties"]["spec"]["properties"]["list"] = list;
+    let found = definition(&object, None);
+    let named = |why: &str| found.iter().filter(|error| error.detail.contains(why)).count();
+    assert_eq!(named("entries must all be names of item properties"), 1);
+    let bytes: usize = found.iter().map(|error| error.detail.len()).sum();
+    assert!(bytes < 100_000, "{bytes}");
+}

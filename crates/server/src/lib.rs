@@ -19,6 +19,7 @@
 //! audit       the record of who did what
 //! front       sockets, TLS, certificates, the identity of the client
 //! outgoing    calls to webhooks
+//! work        slots for requests that compute for long
 //! system      metrics, health, backups
 //! object      objects as trees
 //! answer      status objects and bodies
@@ -37,6 +38,7 @@ pub mod request;
 pub mod kinds;
 pub mod front;
 mod outgoing;
+mod work;
 pub mod system;
 mod object;
 mod random;

@@ -27,10 +27,10 @@ use crate::request::decode;
 use crate::request::impersonate;
 use crate::request::observe::RequestMetrics;
 use crate::request::route::{self, ResourcePath, Route, Target, Verb};
-use crate::request::work::INLINE_MAX;
 use crate::server::Server;
 use crate::upkeep::after_write::after_write;
 use crate::verbs::{delete, discovery, encode, patch, read, subresource, watch, write};
+use crate::work::INLINE_MAX;
 
 static AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 

@@ -2,7 +2,7 @@
 //!
 //! Reading order: `route` turns a method and a path into a verb and a target; `call` is the rest of
 //! the request; `authorize` and `impersonate` decide who may send it; `flow` and `fairness` limit
-//! what runs at a time; `work` runs what takes long; `decode` reads bodies; `observe` counts and times requests.
+//! what runs at a time; `decode` reads bodies; `observe` counts and times requests.
 
 pub mod route;
 pub(crate) mod call;
@@ -10,6 +10,5 @@ pub(crate) mod authorize;
 pub(crate) mod impersonate;
 pub(crate) mod flow;
 pub(crate) mod fairness;
-pub(crate) mod work;
 pub(crate) mod decode;
 pub(crate) mod observe;

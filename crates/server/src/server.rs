@@ -26,10 +26,10 @@ use crate::outgoing::{Caller, Loopback};
 use crate::request::fairness::{Fairness, Limits};
 use crate::request::flow::Flows;
 use crate::request::observe;
-use crate::request::work::WorkPool;
 use crate::system::backup::Backup;
 use crate::system::health::Health;
 use crate::system::metrics::Metrics;
+use crate::work::WorkPool;
 
 /// How a server is set up.
 pub struct Options {

@@ -19,12 +19,11 @@ use headwater_cache::Cache;
 use headwater_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::backend::Backend;
 use crate::kinds::registry::{Registry, Served};
 use crate::lock::lock;
 use crate::object::tree;
-use crate::request::work::WorkPool;
 use crate::system::metrics::Metrics;
+use crate::work::WorkPool;
 
 pub(crate) mod paths;
 pub(crate) mod protobuf;
@@ -139,7 +138,7 @@ impl Documents {
     /// The document of a group version.
     pub(crate) async fn version(
         &self,
-        backend: &Backend,
+        cache: &Cache,
         work: &WorkPool,
         registry: &Registry,
         group: &str,
@@ -150,7 +149,7 @@ impl Documents {
         let rows = rows.filter(|row| row.group == group && row.version == version);
         let rows: Vec<Arc<Served>> = rows.cloned().collect();
         self.find(work, registry, subject, rows.clone(), async {
-            self.build(backend.cache(), &references(&rows))
+            self.build(cache, &references(&rows))
         })
         .await
     }
@@ -158,13 +157,13 @@ impl Documents {
     /// The merged document of version 2.
     pub(crate) async fn merged(
         &self,
-        backend: &Backend,
+        cache: &Cache,
         work: &WorkPool,
         registry: &Registry,
     ) -> Arc<Document> {
         let rows = registry.kinds().to_vec();
         self.find(work, registry, Subject::Merged, rows.clone(), async {
-            self.build_merged(backend.cache(), &references(&rows))
+            self.build_merged(cache, &references(&rows))
         })
         .await
     }

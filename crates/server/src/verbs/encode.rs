@@ -32,10 +32,10 @@ use crate::kinds::versions::{ConvertedObject, converted};
 use crate::object::tree;
 use crate::request::call::Call;
 use crate::request::fairness::ListPlace;
-use crate::request::work::INLINE_MAX;
 use crate::server::Server;
 use crate::verbs::read::ListPage;
 use crate::verbs::write::Written;
+use crate::work::INLINE_MAX;
 
 /// The response with one object.
 pub(crate) fn one(

@@ -135,12 +135,12 @@ fn moved(call: &Call, hash: &str) -> Response {
 }
 
 async fn find(server: &Server, registry: &Registry, group: &str, version: &str) -> Arc<Document> {
-    server.documents().version(server, server.work(), registry, group, version).await
+    server.documents().version(server.cache(), server.work(), registry, group, version).await
 }
 
 /// The merged document of version 2.
 async fn merged(server: &Server, call: &Call, registry: &Registry) -> Result<Response, Status> {
-    let document = server.documents().merged(server, server.work(), registry).await;
+    let document = server.documents().merged(server.cache(), server.work(), registry).await;
     let mut response = match asks_for_protobuf(call) {
         true => {
             let encoded = document.protobuf(server.work()).await?;

@@ -19,9 +19,9 @@ use crate::kinds::versions;
 use crate::request::call::Call;
 use crate::request::fairness;
 use crate::request::route::ResourcePath;
-use crate::request::work::INLINE_MAX;
 use crate::server::Server;
 use crate::verbs::encode;
+use crate::work::INLINE_MAX;
 
 /// GET on an object.
 pub(crate) async fn get(

@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use headwater_api::{Clock, SystemClock};
-use headwater_server::identity::Authenticator;
+use headwater_server::authenticator::Authenticator;
 use headwater_server::listen::{self, Listener};
 use headwater_server::pki::{self, Pki};
 use headwater_server::service_account::Issuer;

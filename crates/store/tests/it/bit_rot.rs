@@ -57,9 +57,15 @@ async fn directory(closed: bool) -> TestDisk {
             }
         }
         if step == 30 {
+            let before = disk.names();
             store.compact(done.last).await.unwrap();
-            let has_base = |disk: &TestDisk| disk.names().iter().any(|name| is_base(disk, name));
-            while !has_base(&disk.copy()) {
+            // Until the cleaner has replaced a segment.
+            let is_cleaned = |now: &TestDisk| {
+                let names = now.names();
+                names.iter().any(|name| is_base(now, name))
+                    && before.iter().any(|old| old.ends_with(".seg") && !names.contains(old))
+            };
+            while !is_cleaned(&disk.copy()) {
                 tokio::task::yield_now().await;
             }
         }

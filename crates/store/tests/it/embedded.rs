@@ -310,6 +310,41 @@ fn the_revision_does_not_go_back_when_the_newest_row_is_cleaned_away() {
 }
 
 #[test]
+fn a_deletion_is_copied_while_an_older_row_of_its_key_is_in_another_segment() {
+    let disk = TestDisk::default();
+    let options = EmbeddedOptions { segment_bytes: 32 << 10, ..EmbeddedOptions::default() };
+    let open =
+        |disk: &TestDisk| Embedded::open_on(Arc::new(disk.clone()), options.clone()).unwrap();
+    contract::run(async {
+        let (store, key, churn) = (open(&disk), Key::new("/z/a"), Key::new("/z/churn"));
+        let put = |size: usize| Action::Put { value: vec![7; size].into(), ttl: None };
+        let commit = async |key: &Key, guard: Guard, action: Action| {
+            store.commit(Write::one(key.clone(), guard, action)).await.unwrap().last
+        };
+        // The first segment: the object, and others that stay.
+        let at = commit(&key, Guard::Absent, put(100)).await;
+        for n in 0..3 {
+            commit(&Key::new(format!("/z/{n}")), Guard::Absent, put(8_000)).await;
+        }
+        // The second one: the deletion, and rows that nobody needs.
+        commit(&key, Guard::At(at), Action::Delete).await;
+        let mut guard = Guard::Absent;
+        for _ in 0..12 {
+            guard = Guard::At(commit(&churn, guard, put(3_000)).await);
+        }
+        let newest = store.revision().await.unwrap();
+        store.compact(newest).await.unwrap();
+        while has(&disk, "00000002.seg") {
+            tokio::task::yield_now().await;
+        }
+        assert!(has(&disk, "00000001.seg"));
+        let killed = open(&disk.copy());
+        assert_eq!(killed.get(&key).await.unwrap(), None, "the object came back");
+        assert_eq!(killed.revision().await.unwrap(), newest);
+    });
+}
+
+#[test]
 fn a_number_is_not_used_again_while_a_file_may_contain_frames_with_it() {
     let disk = TestDisk::default();
     drop(Embedded::open_on(Arc::new(disk.clone()), EmbeddedOptions::default()).unwrap());

@@ -109,6 +109,14 @@ impl Resource {
         self.state.load().revision()
     }
 
+    /// Every change after `revision`, oldest first, and the revision of the state that they lead
+    /// to; `None` if the window does not reach back that far: read the snapshot instead.
+    pub fn changes_after(&self, revision: Revision) -> Option<(Vec<Arc<ObjectChange>>, Revision)> {
+        let hub = self.hub();
+        let changes = hub.window.after(revision)?.cloned().collect();
+        Some((changes, self.changed()))
+    }
+
     /// The maximum number of changes in the window.
     pub fn capacity(&self) -> usize {
         self.hub().window.capacity()

@@ -550,6 +550,19 @@ impl fmt::Debug for Env {
 }
 
 impl Prepared {
+    /// The name of the controller.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Makes the controller call the server with a client of its own instead of the manager's, for
+    /// example as a service account with fewer rights.
+    pub fn calls(self, calls: Calls) -> Prepared {
+        let Prepared { name, start } = self;
+        let start = move |env: Env| start(Env { calls, ..env });
+        Prepared { name, start: Box::new(start) }
+    }
+
     /// A controller with its own loop, for work that does not fit one reconcile per key, such as a
     /// scheduler or a garbage collector. It waits for its informers and for [`Env::leading`]
     /// itself, and ends after [`Env::stop`]. When leadership is lost, its future is dropped.

@@ -36,6 +36,7 @@ pub mod registry;
 pub mod run;
 mod time;
 mod difference;
+pub mod identity;
 mod int_or_percent;
 mod ownership;
 mod slow_start;

@@ -1,5 +1,6 @@
 //! Runs the selected controllers under one manager: one factory, one election, one recorder.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::time::Duration;
@@ -7,8 +8,10 @@ use std::time::Duration;
 use headwater_client::calls::Calls;
 use headwater_client::leader::Lease;
 use headwater_client::{Error, Factory, Manager, recorder};
+use kube::Client;
 
 use crate::cluster::Cluster;
+use crate::identity;
 use crate::registry::ControllerSelection;
 
 /// Which controllers run, and how.
@@ -21,6 +24,9 @@ pub struct Options {
     pub lease: Option<Lease>,
     /// The address that serves `/healthz`, `/readyz` and `/metrics`.
     pub health_on: Option<std::net::SocketAddr>,
+    /// The clients of controllers with an identity of their own, by its user; the others use the
+    /// cluster's client.
+    pub clients: BTreeMap<String, Client>,
     synced: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -31,7 +37,8 @@ impl Options {
     /// Runs the selected controllers without leader election.
     pub fn new(selected: ControllerSelection) -> Options {
         let identity = COMPONENT.to_owned();
-        Options { selected, identity, lease: None, health_on: None, synced: None }
+        let clients = BTreeMap::new();
+        Options { selected, identity, lease: None, health_on: None, clients, synced: None }
     }
 
     /// Sets a callback that runs once, after every informer has synced.
@@ -67,7 +74,12 @@ pub async fn run(
         manager = manager.health_on(address);
     }
     for controller in options.selected.prepare(&cluster)? {
-        manager = manager.controller(controller);
+        let own = identity::of(controller.name()).and_then(|own| options.clients.get(&own.user));
+        let calls = own.map(|client| Calls::new(client.clone()).component(COMPONENT));
+        manager = manager.controller(match calls {
+            Some(calls) => controller.calls(calls),
+            None => controller,
+        });
     }
     if let Some(call) = options.synced {
         manager = manager.part("synced", move |stop| async move {

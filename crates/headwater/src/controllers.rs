@@ -3,6 +3,7 @@
 //! Promise: controllers use the server like any other client, over TLS with a kubeconfig. They
 //! share no state with it.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::Read;
 use std::path::Path;
@@ -17,7 +18,9 @@ use headwater_client::factory::{self, InformerDefaults};
 use headwater_client::leader::{Lease, Timing};
 use headwater_controllers::certificates::{AskedCertificate, CertificateSigner};
 use headwater_controllers::nodes::{self, Rules};
-use headwater_controllers::{Cluster, ControllerSelection, Options, run as run_controllers};
+use headwater_controllers::{
+    Cluster, ControllerSelection, Options, identity, run as run_controllers,
+};
 use headwater_server::certificates::{self, CertificateAuthority, SigningRequest};
 use headwater_server::pki::private_file::{self, OthersMayRead};
 use headwater_server::pki::{Pair, Secret};
@@ -79,7 +82,7 @@ pub(crate) async fn controllers(flags: ControllersFlags) -> Result<()> {
     let ControllerFlags { controllers, nodes, .. } = &flags.controller_flags;
     let selected = controllers.clone().unwrap_or_else(ControllerSelection::all);
     let nodes = nodes::Options { count: *nodes, rules: stages(&flags.controller_flags)? };
-    let identity = flags.identity.clone().unwrap_or_else(identity);
+    let identity = flags.identity.clone().unwrap_or_else(process_name);
     let cluster = open(&flags.remote.kubeconfig).await?.with_nodes(nodes);
     let mut cluster = cluster.with_node_grace(flags.controller_flags.node_grace);
     if let Some(signer) = Signer::from_files(&flags)? {
@@ -103,7 +106,7 @@ fn lease(flags: &ControllersFlags, identity: &str) -> Lease {
 }
 
 /// The default identity: host name and process id, unique per copy.
-fn identity() -> String {
+fn process_name() -> String {
     let mut host = String::new();
     let read = std::fs::File::open("/proc/sys/kernel/hostname")
         .and_then(|file| file.take(256).read_to_string(&mut host));
@@ -127,10 +130,14 @@ async fn open(path: &Path) -> Result<Cluster> {
     connect(kubeconfig).await
 }
 
+async fn config(kubeconfig: Kubeconfig) -> Result<Config> {
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+    config.context("cannot use the kubeconfig")
+}
+
 async fn connect(kubeconfig: Kubeconfig) -> Result<Cluster> {
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .context("cannot use the kubeconfig")?;
+    let config = config(kubeconfig).await?;
     let defaults = InformerDefaults { component: LEASE.to_owned(), ..InformerDefaults::default() };
     let certificate = root_ca(&config);
     let cluster = Cluster::new(Factory::with_defaults(factory::client_of(config)?, defaults));
@@ -168,22 +175,33 @@ impl LocalControllers {
         (!selected.is_empty()).then_some(LocalControllers { selected, nodes, node_grace })
     }
 
-    /// Returns a future that runs them against the server of a kubeconfig until `stop`.
+    /// Returns a future that runs them until `stop`, each with the kubeconfig of its identity.
     pub(crate) fn run(
         &self,
-        kubeconfig: &str,
+        kubeconfigs: &BTreeMap<String, String>,
         signer: Arc<dyn CertificateSigner>,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<impl Future<Output = Result<()>> + Send + 'static> {
-        let kubeconfig = Kubeconfig::from_yaml(kubeconfig).map_err(|error| {
-            anyhow!("internal error: cannot parse the generated kubeconfig: {error}")
-        })?;
+        let parse = |text: &String| {
+            Kubeconfig::from_yaml(text).map_err(|error| {
+                anyhow!("internal error: cannot parse the generated kubeconfig: {error}")
+            })
+        };
+        let parsed =
+            kubeconfigs.iter().map(|(user, text)| parse(text).map(|parsed| (user.clone(), parsed)));
+        let mut kubeconfigs = parsed.collect::<Result<BTreeMap<String, Kubeconfig>>>()?;
+        let shared = kubeconfigs.remove(identity::MANAGER);
+        let shared = shared.context("internal error: the controllers have no kubeconfig")?;
         let (selected, nodes) = (self.selected.clone(), self.nodes.clone());
         let grace = self.node_grace;
         Ok(async move {
-            let cluster = connect(kubeconfig).await?.with_nodes(nodes).with_node_grace(grace);
+            let cluster = connect(shared).await?.with_nodes(nodes).with_node_grace(grace);
             let cluster = cluster.with_signer(signer);
-            let ran = run_controllers(cluster, Options::new(selected), stop).await;
+            let mut options = Options::new(selected);
+            for (user, kubeconfig) in kubeconfigs {
+                options.clients.insert(user, factory::client_of(config(kubeconfig).await?)?);
+            }
+            let ran = run_controllers(cluster, options, stop).await;
             ran.context("the controllers failed")
         })
     }

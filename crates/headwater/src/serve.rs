@@ -4,6 +4,7 @@
 //! Promise: the process exits after every task has ended. The first signal starts a graceful
 //! shutdown, the second exits at once. An error at start is one line that names the fix.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use anyhow::{Context, Result, anyhow};
 use headwater_api::{Clock, SystemClock};
 use headwater_cache::Options as CacheOptions;
 use headwater_controllers::ControllerSelection;
+use headwater_controllers::identity::ComponentIdentity;
 use headwater_server::audit::Audit;
 use headwater_server::authenticator::Authenticator;
 use headwater_server::listen::{self, Listener};
@@ -122,7 +124,9 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     let controllers = LocalControllers::new(&flags.controller_flags, stages);
     let mut tasks = ControllerTasks::default();
     if let Some(controllers) = &controllers {
-        tasks.spawn(controllers, &certificates.pki, &url)?;
+        running.server().ensure_component_roles().await.map_err(|status| anyhow!("{status}"))?;
+        let kubeconfigs = certificates.component_kubeconfigs(&url)?;
+        tasks.spawn(controllers, &certificates.pki, &kubeconfigs)?;
     }
     running.run(|stop| certificates.keep_renewed(stop));
     for listener in std::iter::once(https).chain(http) {
@@ -180,10 +184,15 @@ struct ControllerTasks {
 const CONTROLLERS_GRACE: Duration = Duration::from_secs(5);
 
 impl ControllerTasks {
-    fn spawn(&mut self, controllers: &LocalControllers, pki: &Pki, url: &str) -> Result<()> {
+    fn spawn(
+        &mut self,
+        controllers: &LocalControllers,
+        pki: &Pki,
+        kubeconfigs: &BTreeMap<String, String>,
+    ) -> Result<()> {
         let stop = self.stop.clone().cancelled_owned();
         let signer = Signer::of(&pki.signing)?;
-        self.tasks.spawn(controllers.run(&kubeconfig::admin(pki, url), signer, stop)?);
+        self.tasks.spawn(controllers.run(kubeconfigs, signer, stop)?);
         Ok(())
     }
 
@@ -324,6 +333,20 @@ impl Certificates {
         };
         let acceptor = Acceptor::new(&pki, clock.clone())?;
         Ok(Certificates { pki, acceptor, directory, names, others: paths.others, clock })
+    }
+
+    /// A kubeconfig for each identity of the controllers, by its user. Their certificates are kept in
+    /// memory only.
+    fn component_kubeconfigs(&self, url: &str) -> Result<BTreeMap<String, String>> {
+        let identities = headwater_controllers::identity::all().into_iter();
+        let each =
+            identities.map(|ComponentIdentity { user, groups }| -> Result<(String, String)> {
+                let pair = self.pki.client(&user, &groups, &*self.clock)?;
+                let credential = kubeconfig::UserCredential::Certificate(&pair);
+                let text = kubeconfig::user(&self.pki.ca, url, &user, credential);
+                Ok((user, text))
+            });
+        each.collect()
     }
 
     /// Renews certificates before they expire.

@@ -11,6 +11,7 @@ pub(crate) mod manage;
 mod account;
 mod authority;
 mod classes;
+mod escalation;
 pub(crate) mod extensions;
 mod limits;
 pub(crate) mod matching;
@@ -40,6 +41,7 @@ use crate::admission::definitions::{Definitions, StoredForm};
 use crate::backend::Backend;
 use crate::kinds::registry::Served;
 use crate::object::{is_deleting, meta};
+use crate::request::authorize::rbac;
 use crate::request::call::Call;
 use manage::{Manager, OriginalObject};
 pub(crate) use namespaces::is_namespace;
@@ -109,6 +111,8 @@ enum RequestStep {
     PolicyTypes,
     /// The user of a certificate signing request.
     Requester,
+    /// Roles and bindings that grant more than their author holds.
+    RoleEscalation,
     /// Owner references that block deletion.
     OwnerReferences,
     /// The rights to approve and to sign certificates.
@@ -140,6 +144,7 @@ const STEPS: &[AdmissionStep] = {
         own(Mutate, "DefaultClasses", &classes::Classes),
         own(Mutate, "LimitRangerDefaults", &limits::LimitDefaults),
         request(Mutate, "MutatingExtensions", R::MutatingExtensions),
+        request(Object, "RoleEscalation", R::RoleEscalation),
         own(Object, "SystemFields", &system::SystemFields),
         request(Object, "Requester", R::Requester),
         own(Object, "SigningStatus", &signing::SigningStatus),
@@ -223,6 +228,7 @@ pub(crate) async fn admit(attempt: Attempt<'_>, origin: Origin<'_>) -> Result<Ad
     let name = extensions.as_ref().map(|_| meta(attempt.new, "name").to_owned());
     let (kind, name) = (attempt.kind, name.unwrap_or_default());
     let asked = AdmissionRequest {
+        access: backend.access(),
         call,
         kind,
         namespace: namespace_of(kind, attempt.namespace, &name),
@@ -290,9 +296,16 @@ impl Pass<'_> {
                 policy::typecheck::settle(backend, attempt.kind, attempt.new, attempt.old);
             }
             (RequestStep::Requester, _) => signing::name_requester(attempt, &call.identity),
-            (RequestStep::SignerRights, _) => signing::check_rights(attempt, &call.identity)?,
+            (RequestStep::SignerRights, _) => {
+                Box::pin(signing::check_rights(attempt, &call.identity, backend)).await?;
+            }
+            (RequestStep::RoleEscalation, _) => {
+                if attempt.kind.group == rbac::GROUP {
+                    Box::pin(escalation::check(attempt, call, backend)).await?;
+                }
+            }
             (RequestStep::OwnerReferences, _) => {
-                owners::check(attempt, &call.identity, backend)?;
+                Box::pin(owners::check(attempt, &call.identity, backend)).await?;
             }
             (RequestStep::ValidatingExtensions, Some(extensions)) => {
                 let objects = [Some(&*attempt.new), attempt.old];
@@ -390,6 +403,7 @@ pub(crate) async fn admit_removal(
         options["dryRun"] = json!(["All"]);
     }
     let asked = AdmissionRequest {
+        access: backend.access(),
         call,
         kind: removal.kind,
         namespace: namespace_of(removal.kind, removal.namespace, removal.name),

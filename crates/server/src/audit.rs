@@ -94,7 +94,7 @@ impl Audit {
         route: &Route,
     ) -> Option<Arc<Trail>> {
         let recorder = self.0.as_ref()?;
-        let attributes = Attributes::of(route, request.uri().path());
+        let attributes = Attributes::of(route);
         let demand = recorder.policy.demand(user.map(|user| &**user), &attributes);
         if demand.level == Level::None {
             return None;

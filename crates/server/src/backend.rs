@@ -1,4 +1,4 @@
-//! The backend of requests: the store, the cache, the kinds, the clock.
+//! The backend of requests: the store, the cache, the kinds, the clock, access control.
 //!
 //! Every handler and every admission step works on a [`Backend`]; it knows nothing of requests.
 
@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use crate::kinds::registry::Registry;
 use crate::kinds::versions::Converter;
 use crate::outgoing::Caller;
+use crate::request::authorize::AccessControl;
 use crate::system::metrics::Metrics;
 
 /// The store, cache, kinds and clock that requests use.
@@ -23,6 +24,7 @@ pub struct Backend {
     clock: Arc<dyn Clock>,
     metrics: Metrics,
     converter: Converter,
+    access: Arc<AccessControl>,
 }
 
 impl Backend {
@@ -38,6 +40,7 @@ impl Backend {
             Converter { cache: cache.clone(), metrics: metrics.clone(), caller: Arc::new(caller) };
         Backend {
             store: Arc::clone(cache.store()),
+            access: Arc::new(AccessControl::new(&cache)),
             cache,
             registry: ArcSwap::from_pointee(registry),
             clock,
@@ -81,6 +84,11 @@ impl Backend {
     /// Converts objects between versions.
     pub(crate) fn converter(&self) -> &Converter {
         &self.converter
+    }
+
+    /// Decides who may do what.
+    pub(crate) fn access(&self) -> &Arc<AccessControl> {
+        &self.access
     }
 
     /// Calls webhooks.

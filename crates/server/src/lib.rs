@@ -44,6 +44,8 @@ mod object;
 mod random;
 mod lock;
 pub mod answer;
+#[doc(hidden)]
+pub mod pieces;
 
 pub use answer::body::{Body, Response};
 pub use answer::{body, status};

@@ -10,6 +10,7 @@ use headwater_json::push_member;
 use headwater_json::scan::{self, Malformed};
 use headwater_json::{Map, Value};
 use headwater_schema::decode;
+use serde::de::DeserializeOwned;
 
 use crate::answer::status;
 
@@ -110,6 +111,11 @@ impl Current {
     pub(crate) fn of(object: &Object) -> Result<Current, Status> {
         Ok(Current { value: packed_tree(object.as_slice())?, revision: object.revision() })
     }
+}
+
+/// A part of an object as a type of its own; `None` if it does not have its form.
+pub(crate) fn part<T: DeserializeOwned>(value: &Value) -> Option<T> {
+    serde_json::from_slice(&serde_json::to_vec(value).ok()?).ok()
 }
 
 /// Sets `metadata.resourceVersion`.

@@ -21,7 +21,7 @@ use crate::front::identity::{Identity, Peer};
 use crate::front::listen::{self, Handler};
 use crate::kinds::custom;
 use crate::random;
-use crate::request::authorize::{self, Attributes};
+use crate::request::authorize::{self, AccessRequest};
 use crate::request::call::Call;
 use crate::request::decode;
 use crate::request::impersonate;
@@ -116,7 +116,13 @@ impl Server {
         route: Route,
         mut request: Request<RequestBody>,
     ) -> Response {
-        let identity = match impersonate::acting(Arc::clone(&caller), request.headers_mut()) {
+        if let (false, Err(status)) = (route.verb == Verb::Watch, query.timeout()) {
+            return status::response(&status);
+        }
+        let asked = AccessRequest::of(&route, &query);
+        let headers = request.headers_mut();
+        let acting = impersonate::acting(self.access(), Arc::clone(&caller), headers, &asked);
+        let identity = match acting.await {
             Ok(identity) => identity,
             Err(status) => return refused(&status),
         };
@@ -124,26 +130,28 @@ impl Server {
         if let (Some(trail), false) = (&trail, Arc::ptr_eq(&caller, &identity)) {
             trail.impersonates(&identity);
         }
-        let path = request.uri().path();
-        if let (false, Err(status)) = (route.verb == Verb::Watch, query.timeout()) {
-            return status::response(&status);
-        }
-        let attributes = Attributes::of(&route, path);
-        let flow = self.flows().classify(&identity, &attributes);
+        let flow = self.flows().classify(&identity, &asked.attributes);
         if let Some(flow) = &flow {
             let labels = [flow.level.as_str(), flow.schema.as_str()];
             self.metrics().flow_dispatched.with(&labels).inc();
         }
         // A client without permission must not learn what exists (R48).
-        let authorized = authorize::authorize(&identity, &attributes);
+        let decision = match &trail {
+            Some(_) => self.access().explain(&identity, &asked).await,
+            None => self.access().decide(&identity, &asked).await,
+        };
+        let result = if decision.is_allowed() { "allowed" } else { "denied" };
+        self.metrics().authorization_attempts.with(&[result]).inc();
         if let Some(trail) = trail {
-            let decision = if authorized.is_ok() { "allow" } else { "forbid" };
-            trail.annotate("authorization.k8s.io/decision", decision);
-            trail.annotate("authorization.k8s.io/reason", "");
+            let opinion = if decision.is_allowed() { "allow" } else { "forbid" };
+            trail.annotate("authorization.k8s.io/decision", opinion);
+            trail.annotate("authorization.k8s.io/reason", &decision.reason);
         }
-        let mut response = match authorized {
-            Ok(()) => self.execute(peer, identity, query, route, request).await,
-            Err(status) => refused(&status),
+        let refusal = (!decision.is_allowed())
+            .then(|| authorize::refusal(&identity, &asked.attributes, &decision.reason));
+        let mut response = match refusal {
+            None => self.execute(peer, identity, query, route, request).await,
+            Some(status) => refused(&status),
         };
         if let Some(flow) = flow {
             flow.sign(&mut response);

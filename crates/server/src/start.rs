@@ -69,6 +69,7 @@ pub async fn start(store: Arc<dyn Store>, options: Options) -> Result<Running, E
     running.parts.spawn(async move { cacher.run(stop).await.map_err(Error::Cache) });
     running.run(|stop| server.clone().follow_definitions(stop));
     running.run(|stop| server.audit().clone().run(stop));
+    running.run(|stop| server.clone().follow_roles(stop));
     running.is_first = server.bootstrap().await.map_err(Error::Bootstrap)?;
     Ok(running)
 }

@@ -2,10 +2,13 @@
 //!
 //! Reading order: `bootstrap` creates the objects that every cluster has; `presence` keeps the
 //! endpoints of the `kubernetes` service; `after_write` does what follows a write; `definitions`
-//! settles custom resource definitions; `cleanup` deletes the objects of deleted definitions.
+//! settles custom resource definitions; `cleanup` deletes the objects of deleted definitions;
+//! `roles` creates the default roles and bindings; `aggregation` fills aggregated roles.
 
 pub(crate) mod bootstrap;
 pub mod presence;
 pub(crate) mod after_write;
 mod definitions;
 mod cleanup;
+pub(crate) mod roles;
+mod aggregation;

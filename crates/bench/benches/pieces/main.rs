@@ -19,6 +19,7 @@ mod pod;
 mod write;
 mod read;
 mod cache;
+mod access;
 mod baseline;
 mod count;
 
@@ -74,5 +75,5 @@ fn made(is_wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = Piece> {
 
 /// All pieces, in river order. Making one may take long, so only the selected ones are made.
 fn pieces() -> Vec<NamedPiece> {
-    [write::PIECES, read::PIECES, cache::PIECES].concat()
+    [write::PIECES, read::PIECES, cache::PIECES, access::PIECES].concat()
 }

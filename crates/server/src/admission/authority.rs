@@ -2,6 +2,7 @@
 //!
 //! River: CEL expression → **authorize** → decision, by the same rules as for requests.
 
+use std::fmt;
 use std::sync::Arc;
 
 use headwater_cel::{Access, AccessedResource, Authority, Decision, Value as Cel};
@@ -9,11 +10,19 @@ use headwater_cel::{Access, AccessedResource, Authority, Decision, Value as Cel}
 use super::request::AdmissionRequest;
 use crate::front::identity::Identity;
 use crate::front::service_account;
-use crate::request::authorize::{Attributes, allows};
+use crate::request::authorize::{AccessControl, AccessRequest, Attributes};
 
 /// The user of a request.
-#[derive(Debug)]
-struct User(Arc<Identity>);
+struct User {
+    access: Arc<AccessControl>,
+    identity: Arc<Identity>,
+}
+
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("User").field(&self.identity).finish()
+    }
+}
 
 /// The `authorizer` of the admitted request.
 pub(super) fn authorizer<'a>(asked: &AdmissionRequest<'_>) -> Cel<'a> {
@@ -25,24 +34,30 @@ pub(super) fn authorizer<'a>(asked: &AdmissionRequest<'_>) -> Cel<'a> {
         name: asked.name.to_owned(),
         ..AccessedResource::default()
     };
-    Cel::authorizer(Arc::new(User(Arc::clone(&asked.call.identity))), request)
+    let (access, identity) = (Arc::clone(asked.access), Arc::clone(&asked.call.identity));
+    Cel::authorizer(Arc::new(User { access, identity }), request)
 }
 
 impl Authority for User {
     fn decide(&self, account: Option<(&str, &str)>, access: &Access) -> Decision {
         let account = account.map(|(namespace, name)| service_account::account(namespace, name));
-        let identity = account.as_ref().unwrap_or(&self.0);
-        let attributes = match access {
-            Access::Path { path, verb } => Attributes::Path { verb, path },
-            Access::Resource { resource, verb } => Attributes::Resource {
-                verb,
-                group: &resource.group,
-                resource: &resource.resource,
-                subresource: &resource.subresource,
-                namespace: &resource.namespace,
-                name: &resource.name,
+        let identity = account.as_ref().unwrap_or(&self.identity);
+        let request = match access {
+            Access::Path { path, verb } => AccessRequest::about(Attributes::Path { verb, path }),
+            Access::Resource { resource, verb } => AccessRequest {
+                field_selector: &resource.field_selector,
+                label_selector: &resource.label_selector,
+                ..AccessRequest::about(Attributes::Resource {
+                    verb,
+                    group: &resource.group,
+                    resource: &resource.resource,
+                    subresource: &resource.subresource,
+                    namespace: &resource.namespace,
+                    name: &resource.name,
+                })
             },
         };
-        Decision { allowed: allows(identity, &attributes), ..Decision::default() }
+        let decision = self.access.explain_now(identity, &request);
+        Decision { allowed: decision.is_allowed(), reason: decision.reason, error: None }
     }
 }

@@ -7,6 +7,8 @@
 
 use std::collections::HashSet;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use headwater_api::Status;
 use headwater_json::Value;
 
@@ -16,10 +18,10 @@ use crate::backend::Backend;
 use crate::front::identity::Identity;
 use crate::kinds::registry::{Registry, Served};
 use crate::object::meta;
-use crate::request::authorize::{self, Attributes};
+use crate::request::authorize::{AccessControl, Attributes};
 
 /// Rejects changes of owner references that exceed the user's rights.
-pub(super) fn check(
+pub(super) async fn check(
     attempt: &Attempt<'_>,
     identity: &Identity,
     backend: &Backend,
@@ -31,12 +33,26 @@ pub(super) fn check(
     let (name, registry) = (meta(attempt.new, "name"), backend.registry());
     let check =
         Check { kind: attempt.kind, namespace: attempt.namespace, name, registry: &registry };
-    let refused = check.refused(attempt.old.is_some(), new, old, &|attributes| {
-        authorize::allows(identity, attributes)
-    });
-    match refused {
+    let rights = UserRights { access: backend.access(), identity };
+    match check.refused(attempt.old.is_some(), new, old, &rights).await {
         Some(why) => Err(status::forbidden(&attempt.kind.group, &attempt.kind.plural, name, &why)),
         None => Ok(()),
+    }
+}
+
+/// What a user may do.
+trait Rights: Sync {
+    fn include<'a>(&'a self, attributes: Attributes<'a>) -> BoxFuture<'a, bool>;
+}
+
+struct UserRights<'a> {
+    access: &'a AccessControl,
+    identity: &'a Identity,
+}
+
+impl Rights for UserRights<'_> {
+    fn include<'a>(&'a self, attributes: Attributes<'a>) -> BoxFuture<'a, bool> {
+        self.access.allows(self.identity, attributes).boxed()
     }
 }
 
@@ -53,12 +69,12 @@ struct Check<'a> {
 
 impl Check<'_> {
     /// Why the user may not replace these owner references.
-    fn refused(
+    async fn refused(
         &self,
         is_update: bool,
         new: &[Value],
         old: &[Value],
-        allows: &dyn Fn(&Attributes<'_>) -> bool,
+        rights: &dyn Rights,
     ) -> Option<String> {
         // A create needs no delete right: the object is the user's own.
         let delete = Attributes::Resource {
@@ -69,30 +85,32 @@ impl Check<'_> {
             namespace: self.namespace,
             name: self.name,
         };
-        if is_update && !allows(&delete) {
+        if is_update && !rights.include(delete).await {
             return Some("cannot set an ownerRef on a resource you can't delete".to_owned());
         }
         let blocks = |owner: &&Value| owner["blockOwnerDeletion"] == true;
         let blocked: HashSet<&Value> =
             old.iter().filter(blocks).map(|owner| &owner["uid"]).collect();
-        new.iter()
-            .filter(|owner| blocks(owner) && !blocked.contains(&owner["uid"]))
-            .find_map(|owner| self.refused_to_block(owner, allows))
+        let blocking = new.iter().filter(|owner| blocks(owner));
+        for owner in blocking.filter(|owner| !blocked.contains(&owner["uid"])) {
+            if let Some(why) = self.refused_to_block(owner, rights).await {
+                return Some(why);
+            }
+        }
+        None
     }
 
-    fn refused_to_block(
-        &self,
-        owner: &Value,
-        allows: &dyn Fn(&Attributes<'_>) -> bool,
-    ) -> Option<String> {
+    async fn refused_to_block(&self, owner: &Value, rights: &dyn Rights) -> Option<String> {
         let text = |key: &str| owner[key].as_str().unwrap_or_default();
         let (version, kind) = (text("apiVersion"), text("kind"));
         let (group, short) = version.split_once('/').unwrap_or(("", version));
-        let finalize = |group: &str, resource: &str, namespace: &str, name: &str| {
+        let finalize = async |group: &str, resource: &str, namespace: &str, name: &str| {
             let (verb, subresource) = ("update", "finalizers");
-            allows(&Attributes::Resource { verb, group, resource, subresource, namespace, name })
+            let attributes =
+                Attributes::Resource { verb, group, resource, subresource, namespace, name };
+            rights.include(attributes).await
         };
-        if finalize("*", "*", "", "*") {
+        if finalize("*", "*", "", "*").await {
             return None;
         }
         let Some(row) = self.registry.find_kind(group, short, kind) else {
@@ -101,7 +119,7 @@ impl Check<'_> {
             ));
         };
         let namespace = if row.namespaced { self.namespace } else { "" };
-        match finalize(&row.group, &row.plural, namespace, text("name")) {
+        match finalize(&row.group, &row.plural, namespace, text("name")).await {
             true => None,
             false => Some(
                 "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on"
@@ -118,19 +136,31 @@ mod tests {
 
     use super::*;
 
+    struct TextRights<'t>(&'t [&'t str]);
+
+    impl Rights for TextRights<'_> {
+        fn include<'a>(&'a self, attributes: Attributes<'a>) -> BoxFuture<'a, bool> {
+            let allowed = match attributes {
+                Attributes::Resource { verb, resource, subresource, namespace, name, .. } => {
+                    let wanted = format!("{verb} {namespace}/{resource}/{subresource} {name}");
+                    self.0.contains(&wanted.as_str())
+                }
+                Attributes::Path { .. } => false,
+            };
+            futures::future::ready(allowed).boxed()
+        }
+    }
+
     /// The rejection of a user with these rights: `verb resource[/subresource] name`.
     fn refused(may: &[&str], is_update: bool, new: &Value, old: &Value) -> Option<String> {
         let registry = Registry::new(kind::builtin());
         let kind = registry.find("", "v1", "pods").unwrap();
         let check = Check { kind, namespace: "ns", name: "a", registry: &registry };
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-        check.refused(is_update, &list(new), &list(old), &|attributes| match attributes {
-            Attributes::Resource { verb, resource, subresource, namespace, name, .. } => {
-                let wanted = format!("{verb} {namespace}/{resource}/{subresource} {name}");
-                may.contains(&wanted.as_str())
-            }
-            Attributes::Path { .. } => false,
-        })
+        let rights = TextRights(may);
+        let (new, old) = (list(new), list(old));
+        let refused = check.refused(is_update, &new, &old, &rights);
+        refused.now_or_never().expect("nothing waits")
     }
 
     #[test]

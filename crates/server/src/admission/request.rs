@@ -1,5 +1,7 @@
 //! The admission request, as webhooks and policies see it.
 
+use std::sync::Arc;
+
 use headwater_api::Status;
 use headwater_api::options::{FieldValidation, WriteOptions};
 use headwater_json::{Map, Value, json};
@@ -11,11 +13,13 @@ use crate::kinds::registry::Served;
 use crate::kinds::versions;
 use crate::kinds::versions::from_storage;
 use crate::random;
+use crate::request::authorize::AccessControl;
 use crate::request::call::Call;
 
 /// A request in admission: the user, the operation and the object.
 #[derive(Clone, Copy)]
 pub(crate) struct AdmissionRequest<'a> {
+    pub(crate) access: &'a Arc<AccessControl>,
     pub(crate) call: &'a Call,
     pub(crate) kind: &'a Served,
     pub(crate) namespace: &'a str,

@@ -12,11 +12,12 @@ use jiff::Timestamp;
 
 use super::{Admit, Attempt};
 use crate::answer::status;
+use crate::backend::Backend;
 use crate::front::certificates::{SERVER_CLIENT, organizations};
 use crate::front::identity::{Identity, MASTERS};
 use crate::kinds::registry::Served;
 use crate::object::meta;
-use crate::request::authorize::{self, Attributes};
+use crate::request::authorize::Attributes;
 
 const GROUP: &str = "certificates.k8s.io";
 const PLURAL: &str = "certificatesigningrequests";
@@ -165,7 +166,11 @@ fn errors(new: &Value, old: &Value) -> Vec<FieldError> {
 }
 
 /// Rejects approvals and certificates by users without the right on the signer.
-pub(super) fn check_rights(attempt: &Attempt<'_>, identity: &Identity) -> Result<(), Status> {
+pub(super) async fn check_rights(
+    attempt: &Attempt<'_>,
+    identity: &Identity,
+    backend: &Backend,
+) -> Result<(), Status> {
     let Some(old) = attempt.old.filter(|_| is_signing_request(attempt.kind)) else { return Ok(()) };
     let status = |request: &Value, key: &str| request["status"][key].clone();
     let changes = |key: &str| status(attempt.new, key) != status(old, key);
@@ -176,7 +181,7 @@ pub(super) fn check_rights(attempt: &Attempt<'_>, identity: &Identity) -> Result
     };
     let signer = old["spec"]["signerName"].as_str().unwrap_or_default();
     let domain = signer.split('/').next().unwrap_or_default();
-    let allowed = [signer, &format!("{domain}/*")].into_iter().any(|name| {
+    for name in [signer, &format!("{domain}/*")] {
         let attributes = Attributes::Resource {
             verb,
             group: GROUP,
@@ -185,10 +190,9 @@ pub(super) fn check_rights(attempt: &Attempt<'_>, identity: &Identity) -> Result
             namespace: "",
             name,
         };
-        authorize::allows(identity, &attributes)
-    });
-    if allowed {
-        return Ok(());
+        if backend.access().allows(identity, attributes).await {
+            return Ok(());
+        }
     }
     let why = format!("user not permitted to {verb} requests with signerName {signer:?}");
     Err(status::forbidden(GROUP, PLURAL, meta(attempt.new, "name"), &why))

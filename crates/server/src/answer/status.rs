@@ -42,6 +42,13 @@ pub fn not_found(kind: &Kind, name: &str) -> Status {
     about(kind, name, 404, "NotFound", format!("{} \"{name}\" not found", kind.resource()))
 }
 
+/// 404 for an object that another one names, by its kind.
+pub fn unknown_object(kind: &str, group: &str, name: &str) -> Status {
+    Status::failure(404, "NotFound", format!("{kind}.{group} \"{name}\" not found")).with_details(
+        Details { name: name.into(), group: group.into(), kind: kind.into(), ..Details::default() },
+    )
+}
+
 /// 404 for a path of a known group.
 pub fn no_such_resource() -> Status {
     Status::failure(404, "NotFound", "the server could not find the requested resource")

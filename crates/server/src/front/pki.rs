@@ -193,6 +193,11 @@ impl Pki {
             },
         })
     }
+
+    /// A new client certificate of a user with these groups, which is kept nowhere.
+    pub fn client(&self, user: &str, groups: &[String], clock: &dyn Clock) -> Result<Pair, Error> {
+        leaf::client(user, groups).issue(&SigningAuthority::of(&self.signing)?, clock.now())
+    }
 }
 
 /// The authority in a directory that signs client certificates, and all that clients have to trust, as

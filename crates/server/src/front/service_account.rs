@@ -28,7 +28,7 @@ use serde::Deserialize;
 use crate::front::pki::Secret;
 use crate::lock::lock;
 
-pub(crate) use accounts::{AuthenticatedToken, ServiceAccounts, account, groups, parts};
+pub(crate) use accounts::{AuthenticatedToken, ServiceAccounts, account, groups, parts, user_name};
 use claims::Claims;
 pub(crate) use openid::path;
 use verified::VerifiedTokens;

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName};
 use crate::answer::status;
 use crate::front::identity::{ANONYMOUS, AUTHENTICATED, Identity, UNAUTHENTICATED};
 use crate::front::service_account;
-use crate::request::authorize::{Attributes, authorize};
+use crate::request::authorize::{AccessControl, AccessRequest, Attributes};
 
 static USER: HeaderName = HeaderName::from_static("impersonate-user");
 static GROUP: HeaderName = HeaderName::from_static("impersonate-group");
@@ -22,14 +22,30 @@ const EXTRA: &str = "impersonate-extra-";
 /// The group of the attributes that are not in the core group.
 const AUTHENTICATION: &str = "authentication.k8s.io";
 
+/// The name and the prefix of the users that are nodes.
+const NODE: &str = "system:node:";
+const NODES: &str = "system:nodes";
+
+/// The extra of a service account's token that names the node of its pod.
+const NODE_OF_POD: &str = "authentication.kubernetes.io/node-name";
+
 /// The effective user: the caller, unless headers name another user. Removes the headers, so that
 /// later stages see no difference.
-pub(crate) fn acting(
+pub(crate) async fn acting(
+    access: &AccessControl,
     caller: Arc<Identity>,
     headers: &mut HeaderMap,
+    asked: &AccessRequest<'_>,
 ) -> Result<Arc<Identity>, Status> {
-    let Some(wanted) = wanted(headers)? else { return Ok(caller) };
-    wanted.allowed_for(&caller)?;
+    let Some(mut wanted) = wanted(headers)? else { return Ok(caller) };
+    if let Err(refusal) = wanted.allowed_for(access, &caller).await {
+        let Some(mode) = wanted.constrained_for(access, &caller, asked).await else {
+            return Err(refusal);
+        };
+        if mode.is_node() {
+            wanted.groups = vec![NODES.to_owned()];
+        }
+    }
     let mine: Vec<HeaderName> = headers.keys().filter(|name| is_ours(name)).cloned().collect();
     for name in mine {
         headers.remove(name);
@@ -37,6 +53,31 @@ pub(crate) fn acting(
     tracing::debug!(caller = caller.user, user = wanted.user, "impersonating");
     // The stream of an impersonated user must not outlive the credential of the caller either.
     Ok(Arc::new(Identity { expires: caller.expires, ..wanted.completed() }))
+}
+
+/// A form of impersonation that needs two rights: one on the identity, `impersonate:MODE`, and one on
+/// what is done with it, `impersonate-on:MODE:VERB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ConstrainedMode {
+    AssociatedNode,
+    ArbitraryNode,
+    ServiceAccount,
+    UserInfo,
+}
+
+impl ConstrainedMode {
+    fn name(self) -> &'static str {
+        match self {
+            ConstrainedMode::AssociatedNode => "associated-node",
+            ConstrainedMode::ArbitraryNode => "arbitrary-node",
+            ConstrainedMode::ServiceAccount => "serviceaccount",
+            ConstrainedMode::UserInfo => "user-info",
+        }
+    }
+
+    fn is_node(self) -> bool {
+        matches!(self, ConstrainedMode::AssociatedNode | ConstrainedMode::ArbitraryNode)
+    }
 }
 
 fn is_ours(name: &HeaderName) -> bool {
@@ -98,29 +139,93 @@ fn unescaped(key: &str) -> String {
 }
 
 impl Wanted {
-    /// Checks the permission for each attribute of the user.
-    fn allowed_for(&self, caller: &Identity) -> Result<(), Status> {
-        let check = |group, resource, subresource: &str, namespace: &str, name: &str| {
-            let verb = "impersonate";
-            let attributes =
-                Attributes::Resource { verb, group, resource, subresource, namespace, name };
-            authorize(caller, &attributes)
-        };
+    /// The rights that impersonation without constraints needs, one for each part of the identity.
+    fn parts(&self) -> Vec<IdentityPart<'_>> {
+        let mut parts = vec![match service_account::parts(&self.user) {
+            Some((namespace, name)) => {
+                IdentityPart { namespace, ..IdentityPart::new("", "serviceaccounts", name) }
+            }
+            None => IdentityPart::new("", "users", &self.user),
+        }];
+        parts.extend(self.groups.iter().map(|group| IdentityPart::new("", "groups", group)));
+        for (key, values) in &self.extra {
+            parts.extend(values.iter().map(|value| IdentityPart {
+                subresource: key,
+                ..IdentityPart::new(AUTHENTICATION, "userextras", value)
+            }));
+        }
+        if !self.uid.is_empty() {
+            parts.push(IdentityPart::new(AUTHENTICATION, "uids", &self.uid));
+        }
+        parts
+    }
+
+    /// Checks the right for each part of the identity.
+    async fn allowed_for(&self, access: &AccessControl, caller: &Identity) -> Result<(), Status> {
+        for part in self.parts() {
+            access.authorize(caller, &part.request("impersonate", part.group)).await?;
+        }
+        Ok(())
+    }
+
+    /// The constrained form that allows this impersonation for this request, if one does.
+    async fn constrained_for(
+        &self,
+        access: &AccessControl,
+        caller: &Identity,
+        asked: &AccessRequest<'_>,
+    ) -> Option<ConstrainedMode> {
+        for mode in self.modes(caller) {
+            let verb = format!("impersonate:{}", mode.name());
+            let node = self.user.strip_prefix(NODE).unwrap_or_default();
+            let parts = match mode {
+                ConstrainedMode::AssociatedNode => vec![IdentityPart::new("", "nodes", "*")],
+                ConstrainedMode::ArbitraryNode => vec![IdentityPart::new("", "nodes", node)],
+                ConstrainedMode::ServiceAccount | ConstrainedMode::UserInfo => self.parts(),
+            };
+            let mut allowed = true;
+            for part in parts {
+                let request = part.request(&verb, AUTHENTICATION);
+                allowed = allowed && access.decide(caller, &request).await.is_allowed();
+            }
+            if !allowed {
+                continue;
+            }
+            let does = |verb: &str| format!("impersonate-on:{}:{verb}", mode.name());
+            let on = match asked.attributes {
+                Attributes::Path { verb, .. } | Attributes::Resource { verb, .. } => does(verb),
+            };
+            let attributes = match asked.attributes {
+                Attributes::Path { path, .. } => Attributes::Path { verb: &on, path },
+                Attributes::Resource { group, resource, subresource, namespace, name, .. } => {
+                    let verb = on.as_str();
+                    Attributes::Resource { verb, group, resource, subresource, namespace, name }
+                }
+            };
+            if access.decide(caller, &AccessRequest { attributes, ..*asked }).await.is_allowed() {
+                return Some(mode);
+            }
+        }
+        None
+    }
+
+    /// The constrained forms that fit this identity. Nodes and service accounts come with the groups
+    /// that they have, and nothing else can be asked for them.
+    fn modes(&self, caller: &Identity) -> Vec<ConstrainedMode> {
+        let is_plain = self.groups.is_empty() && self.uid.is_empty() && self.extra.is_empty();
+        if let Some(node) = self.user.strip_prefix(NODE) {
+            let own = caller.extra.get(NODE_OF_POD).map(Vec::as_slice);
+            let is_own = matches!(own, Some([own]) if own == node)
+                && service_account::parts(&caller.user).is_some();
+            let modes =
+                [(is_own, ConstrainedMode::AssociatedNode), (true, ConstrainedMode::ArbitraryNode)];
+            let fit = modes.into_iter().filter(|(fits, _)| *fits && is_plain);
+            return fit.map(|(_, mode)| mode).collect();
+        }
         match service_account::parts(&self.user) {
-            Some((namespace, name)) => check("", "serviceaccounts", "", namespace, name)?,
-            None => check("", "users", "", "", &self.user)?,
-        }
-        for group in &self.groups {
-            check("", "groups", "", "", group)?;
-        }
-        for (key, value) in
-            self.extra.iter().flat_map(|(key, all)| all.iter().map(move |v| (key, v)))
-        {
-            check(AUTHENTICATION, "userextras", key, "", value)?;
-        }
-        match self.uid.as_str() {
-            "" => Ok(()),
-            uid => check(AUTHENTICATION, "uids", "", "", uid),
+            Some(_) if is_plain => vec![ConstrainedMode::ServiceAccount],
+            Some(_) => Vec::new(),
+            None => vec![ConstrainedMode::UserInfo],
         }
     }
 
@@ -145,8 +250,37 @@ impl Wanted {
     }
 }
 
+/// A part of an identity as a resource.
+#[derive(Clone, Copy)]
+struct IdentityPart<'a> {
+    group: &'static str,
+    resource: &'static str,
+    subresource: &'a str,
+    namespace: &'a str,
+    name: &'a str,
+}
+
+impl<'a> IdentityPart<'a> {
+    fn new(group: &'static str, resource: &'static str, name: &'a str) -> IdentityPart<'a> {
+        IdentityPart { group, resource, subresource: "", namespace: "", name }
+    }
+
+    fn request(&self, verb: &'a str, group: &'a str) -> AccessRequest<'a> {
+        let IdentityPart { resource, subresource, namespace, name, .. } = *self;
+        AccessRequest::about(Attributes::Resource {
+            verb,
+            group,
+            resource,
+            subresource,
+            namespace,
+            name,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
     use http::HeaderValue;
 
     use super::*;
@@ -162,10 +296,18 @@ mod tests {
         headers
     }
 
+    fn run(caller: Arc<Identity>, headers: &mut HeaderMap) -> Result<Arc<Identity>, Status> {
+        let store = Arc::new(headwater_store::Memory::default());
+        let cacher = headwater_cache::Cacher::new(store, headwater_cache::Options::default());
+        let access = AccessControl::new(&cacher.handle());
+        let asked = AccessRequest::about(Attributes::Path { verb: "get", path: "/x" });
+        acting(&access, caller, headers, &asked).now_or_never().expect("nothing waits")
+    }
+
     #[track_caller]
     fn check(lines: &[&str], user: &str, groups: &[&str]) {
         let mut headers = headers(lines);
-        let acting = acting(Arc::new(Identity::admin()), &mut headers).unwrap();
+        let acting = run(Arc::new(Identity::admin()), &mut headers).unwrap();
         assert_eq!(acting.user, user);
         assert_eq!(acting.groups, groups);
         assert!(headers.is_empty(), "{headers:?}");
@@ -207,7 +349,7 @@ mod tests {
             "Impersonate-Extra-Acme.com%2fProject: c",
             "X-Other: kept",
         ]);
-        let acting = acting(Arc::new(Identity::admin()), &mut headers).unwrap();
+        let acting = run(Arc::new(Identity::admin()), &mut headers).unwrap();
         assert_eq!(acting.uid, "7");
         assert_eq!(acting.extra["scopes"], ["a", "b"]);
         assert_eq!(acting.extra["acme.com/project"], ["c"]);
@@ -218,7 +360,7 @@ mod tests {
     fn nobody_is_impersonated_without_a_name_or_a_right() {
         let admin = Arc::new(Identity::admin());
         let refused = |caller: &Arc<Identity>, lines: &[&str]| {
-            acting(caller.clone(), &mut headers(lines)).unwrap_err().code
+            run(caller.clone(), &mut headers(lines)).unwrap_err().code
         };
         for lines in [
             &["Impersonate-Group: system:masters"][..],
@@ -232,7 +374,7 @@ mod tests {
         assert_eq!(refused(&user, &["Impersonate-User: user"]), 403);
         let lines = &["Impersonate-User: jane", "Impersonate-Group: system:masters"];
         assert_eq!(refused(&user, lines), 403);
-        assert!(acting(admin, &mut headers(lines)).unwrap().is_in(MASTERS));
-        assert_eq!(acting(user.clone(), &mut HeaderMap::new()).unwrap(), user);
+        assert!(run(admin, &mut headers(lines)).unwrap().is_in(MASTERS));
+        assert_eq!(run(user.clone(), &mut HeaderMap::new()).unwrap(), user);
     }
 }

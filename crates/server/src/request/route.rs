@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use headwater_api::Status;
 use headwater_api::query::Query;
+use headwater_api::selector::FieldSelector;
+use headwater_api::{Kind, Status};
 use http::Method;
 
 use crate::answer::status;
@@ -20,6 +21,10 @@ pub struct Route {
     pub target: Target,
     /// The verb.
     pub verb: Verb,
+    /// The decoded path, for requests for non-resource paths.
+    pub path: String,
+    /// The name that the field selector of a list or watch requires; empty if none.
+    pub selected_name: String,
 }
 
 /// The verb of a request, read by authorization, flow control, metrics and dispatch.
@@ -61,12 +66,21 @@ impl Verb {
             ("GET", _, "") if watches => Verb::Watch,
             ("GET" | "HEAD", "", _) => Verb::List,
             ("DELETE", "", _) => Verb::DeleteCollection,
-            _ => Verb::of_missing(method),
+            _ => Verb::of_method(method),
         }
     }
 
     /// The verb of a method on a resource that is not served.
-    fn of_missing(method: &Method) -> Verb {
+    fn of_missing(method: &Method, name: &str, query: &Query) -> Verb {
+        match (method.as_str(), name) {
+            ("GET" | "HEAD", "") if query.is_set("watch") => Verb::Watch,
+            ("GET" | "HEAD", "") => Verb::List,
+            ("DELETE", "") => Verb::DeleteCollection,
+            _ => Verb::of_method(method),
+        }
+    }
+
+    fn of_method(method: &Method) -> Verb {
         match method.as_str() {
             "POST" => Verb::Create,
             "PUT" => Verb::Update,
@@ -158,10 +172,16 @@ pub enum Target {
     Missing {
         /// A Status; `None` is plain text.
         status: Option<Status>,
-        /// For authorization.
+        /// For authorization, as are the others.
         group: String,
-        /// For authorization.
+        /// The resource.
         resource: String,
+        /// The subresource.
+        subresource: String,
+        /// The namespace.
+        namespace: String,
+        /// The name.
+        name: String,
     },
     /// A path that cannot be parsed: it has this Status, or the plain text 404.
     Invalid(Option<Status>),
@@ -197,9 +217,32 @@ pub fn route(registry: &Registry, method: &Method, path: &str, query: &Query) ->
     let verb = match &target {
         Target::Resource(resource) => Verb::of_resource(resource, method, query),
         Target::Path(_) | Target::Invalid(_) => Verb::of_path(method),
-        Target::Missing { .. } => Verb::of_missing(method),
+        Target::Missing { name, .. } => Verb::of_missing(method, name, query),
     };
-    Route { target, verb }
+    let path = match &target {
+        Target::Path(_) | Target::Invalid(_) => decode(path).unwrap_or_else(|| path.to_owned()),
+        Target::Resource(_) | Target::Missing { .. } => String::new(),
+    };
+    let selected_name = match &target {
+        Target::Resource(resource) if resource.name.is_empty() => {
+            selected_name(verb, &resource.kind, query)
+        }
+        _ => String::new(),
+    };
+    Route { target, verb, path, selected_name }
+}
+
+/// The name that a list or watch is restricted to by its field selector (S8.8).
+fn selected_name(verb: Verb, kind: &Kind, query: &Query) -> String {
+    let selector = match (verb, query.text("fieldSelector")) {
+        (_, "") => return String::new(),
+        (Verb::List | Verb::Watch, selector) => FieldSelector::parse(selector, kind),
+        _ => return String::new(),
+    };
+    match selector.as_ref().ok().and_then(FieldSelector::name) {
+        Some(name) if check_segment("Name", name).is_ok() && !name.contains('/') => name.to_owned(),
+        _ => String::new(),
+    }
 }
 
 /// Splits and decodes a path. A double slash matches nothing; a trailing slash is dropped. The error
@@ -259,21 +302,26 @@ fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, Option<S
         ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
         rest => ("", rest),
     };
-    let missing = |resource: &str| Target::Missing {
-        status: registry.has_builtin_group(group).then(status::no_such_resource),
-        group: group.to_owned(),
-        resource: resource.to_owned(),
-    };
     let (plural, name, subresource) = match rest {
+        [] => ("", "", ""),
         [plural] => (*plural, "", ""),
         [plural, name] => (*plural, *name, ""),
-        [plural, name, subresource] => (*plural, *name, *subresource),
-        [] => return Ok(missing("")),
-        [plural, ..] => return Ok(missing(plural)),
+        [plural, name, subresource, ..] => (*plural, *name, *subresource),
     };
+    let missing = || Target::Missing {
+        status: registry.has_builtin_group(group).then(status::no_such_resource),
+        group: group.to_owned(),
+        resource: plural.to_owned(),
+        subresource: subresource.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    };
+    if rest.is_empty() || rest.len() > 3 {
+        return Ok(missing());
+    }
     check_segment("Name", name)?;
     check_segment("Namespace", namespace)?;
-    let Some(kind) = registry.find(group, version, plural) else { return Ok(missing(plural)) };
+    let Some(kind) = registry.find(group, version, plural) else { return Ok(missing()) };
     let scope_fits = match (kind.namespaced, namespace) {
         (false, namespace) => namespace.is_empty(),
         (true, "") => name.is_empty(),
@@ -281,14 +329,15 @@ fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, Option<S
     };
     let known = subresource.is_empty() || kind.subresource(subresource).is_some();
     if !scope_fits || !known {
-        return Ok(match missing(plural) {
-            // Custom kinds do not report which subresources exist (S1.5).
-            Target::Missing { group, resource, .. } if kind.custom && scope_fits => {
-                let status = Some(status::not_found(kind, name));
-                Target::Missing { status, group, resource }
-            }
-            missing => missing,
-        });
+        let mut missing = missing();
+        // Custom kinds do not report which subresources exist (S1.5).
+        if let Target::Missing { status, .. } = &mut missing
+            && kind.custom
+            && scope_fits
+        {
+            *status = Some(status::not_found(kind, name));
+        }
+        return Ok(missing);
     }
     Ok(Target::Resource(ResourcePath {
         kind: Arc::clone(kind),

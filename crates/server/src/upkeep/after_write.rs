@@ -3,6 +3,7 @@
 use futures::FutureExt;
 
 use crate::kinds::custom;
+use crate::request::authorize::rbac;
 use crate::request::route::ResourcePath;
 use crate::server::Server;
 
@@ -12,6 +13,10 @@ pub(crate) async fn after_write(server: &Server, resource: &ResourcePath) {
     // A definition is served before its write is acknowledged.
     if custom::is_definition(&resource.kind) {
         server.after_definition().boxed().await;
+    }
+    // A role is in force before its write is acknowledged.
+    if resource.kind.group == rbac::GROUP {
+        server.after_role(&resource.kind.plural).boxed().await;
     }
     // The status of a quota shows the objects of the namespace.
     let quotas = &server.admission().quotas;

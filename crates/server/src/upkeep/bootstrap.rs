@@ -34,6 +34,7 @@ impl Server {
         for own in objects() {
             is_first &= self.ensure(own).await?;
         }
+        self.ensure_roles().await?;
         claims::repair(self).await?;
         Ok(is_first)
     }
@@ -79,7 +80,7 @@ impl Server {
         }
     }
 
-    async fn put_own(
+    pub(super) async fn put_own(
         &self,
         kind: &Served,
         key: &str,

@@ -12,7 +12,8 @@ use http::StatusCode;
 use crate::answer::body::Response;
 use crate::answer::status;
 use crate::front::identity::Identity;
-use crate::request::authorize::{Attributes, allows};
+use crate::request::authorize::rbac::rule::PolicyRule;
+use crate::request::authorize::{AccessOpinion, AccessRequest, Attributes};
 use crate::request::call::Call;
 use crate::request::decode;
 use crate::request::route::ResourcePath;
@@ -32,9 +33,9 @@ pub(crate) async fn review(
     value["status"] = match &*resource.kind.plural {
         "selfsubjectreviews" => json!({ "userInfo": user_info(&call.identity) }),
         "tokenreviews" => token(server, &spec).await?,
-        "selfsubjectaccessreviews" => access(&call.identity, &spec)?,
-        "selfsubjectrulesreviews" => rules(&call.identity),
-        "subjectaccessreviews" => access(&subject(&spec)?, &spec)?,
+        "selfsubjectaccessreviews" => access(server, &call.identity, &spec).await?,
+        "selfsubjectrulesreviews" => rules(server, &call.identity, &spec)?,
+        "subjectaccessreviews" => access(server, &subject(&spec)?, &spec).await?,
         "localsubjectaccessreviews" => {
             let namespace = &spec["resourceAttributes"]["namespace"];
             if namespace.as_str() != Some(&resource.namespace) {
@@ -43,7 +44,7 @@ pub(crate) async fn review(
                     "spec.resourceAttributes.namespace: {why}"
                 )));
             }
-            access(&subject(&spec)?, &spec)?
+            access(server, &subject(&spec)?, &spec).await?
         }
         _ => return Err(status::no_such_resource()),
     };
@@ -86,7 +87,10 @@ fn subject(spec: &Value) -> Result<Identity, Status> {
             "spec.user: at least one of user or group must be specified",
         ));
     }
-    Ok(Identity { user: text("user"), uid: text("uid"), groups, ..Identity::default() })
+    let extra = spec["extra"].as_object().into_iter().flatten();
+    let extra = extra.map(|(key, values)| (key.as_str().to_owned(), texts(values))).collect();
+    let (user, uid) = (text("user"), text("uid"));
+    Ok(Identity { user, uid, groups, extra, ..Identity::default() })
 }
 
 /// A list of strings.
@@ -95,7 +99,7 @@ fn texts(list: &Value) -> Vec<String> {
     list.filter_map(|text| text.as_str().map(str::to_owned)).collect()
 }
 
-fn access(identity: &Identity, spec: &Value) -> Result<Value, Status> {
+async fn access(server: &Server, identity: &Identity, spec: &Value) -> Result<Value, Status> {
     let empty = Map::new();
     let resource = spec["resourceAttributes"].as_object();
     let path = spec["nonResourceAttributes"].as_object();
@@ -116,35 +120,77 @@ fn access(identity: &Identity, spec: &Value) -> Result<Value, Status> {
             name: text("name"),
         },
     };
-    Ok(json!({ "allowed": allows(identity, &attributes) }))
+    let selector = |key: &str| members.get(key).map(selector).unwrap_or_default();
+    let (field_selector, label_selector) = (selector("fieldSelector"), selector("labelSelector"));
+    let request = AccessRequest {
+        attributes,
+        version: text("version"),
+        field_selector: &field_selector,
+        label_selector: &label_selector,
+    };
+    let decision = server.access().explain(identity, &request).await;
+    let mut status = json!({ "allowed": decision.is_allowed() });
+    if decision.opinion == AccessOpinion::Denied {
+        status["denied"] = true.into();
+    }
+    if !decision.reason.is_empty() {
+        status["reason"] = decision.reason.into();
+    }
+    if !decision.error.is_empty() {
+        status["evaluationError"] = decision.error.into();
+    }
+    Ok(status)
 }
 
-/// The permissions of the caller as a list of rules.
-fn rules(identity: &Identity) -> Value {
-    let everything = Attributes::Resource {
-        verb: "*",
-        group: "*",
-        resource: "*",
-        subresource: "",
-        namespace: "",
-        name: "",
-    };
-    let (resources, paths) = if allows(identity, &everything) {
-        (
-            json!([{ "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"] }]),
-            json!([{ "verbs": ["*"], "nonResourceURLs": ["*"] }]),
-        )
-    } else {
-        (
-            json!([{
-                "verbs": ["create"], "apiGroups": ["authorization.k8s.io", "authentication.k8s.io"],
-                "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"],
-            }]),
-            json!([{ "verbs": ["get"], "nonResourceURLs": [
-                "/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*",
-                "/readyz", "/version", "/version/",
-            ]}]),
-        )
-    };
-    json!({ "resourceRules": resources, "nonResourceRules": paths, "incomplete": false })
+/// The selector of a review as a list would have it. A requirement that a list cannot express is left
+/// out: that only widens what is asked for.
+fn selector(selector: &Value) -> String {
+    if let Some(raw) = selector["rawSelector"].as_str().filter(|raw| !raw.is_empty()) {
+        return raw.to_owned();
+    }
+    let requirements = selector["requirements"].as_array().into_iter().flatten();
+    let written = requirements.filter_map(|requirement| {
+        let key = requirement["key"].as_str()?;
+        match (requirement["operator"].as_str()?, texts(&requirement["values"]).as_slice()) {
+            ("In", [value]) => Some(format!("{key}={value}")),
+            ("NotIn", [value]) => Some(format!("{key}!={value}")),
+            ("In", values) => Some(format!("{key} in ({})", values.join(","))),
+            ("NotIn", values) => Some(format!("{key} notin ({})", values.join(","))),
+            ("Exists", _) => Some(key.to_owned()),
+            ("DoesNotExist", _) => Some(format!("!{key}")),
+            _ => None,
+        }
+    });
+    written.collect::<Vec<_>>().join(",")
+}
+
+/// The rules of the caller in a namespace.
+fn rules(server: &Server, identity: &Identity, spec: &Value) -> Result<Value, Status> {
+    let namespace = spec["namespace"].as_str().unwrap_or_default();
+    if namespace.is_empty() {
+        return Err(status::bad_request("no namespace on request"));
+    }
+    let rules = server.access().rules_of(identity, namespace);
+    let (mut resources, mut paths) = (Vec::new(), Vec::new());
+    for rule in rules.rules {
+        if !rule.resources.is_empty() {
+            let PolicyRule { verbs, api_groups, resources: of, resource_names, .. } = &rule;
+            let mut shown = json!({ "verbs": verbs, "apiGroups": api_groups, "resources": of });
+            if !resource_names.is_empty() {
+                shown["resourceNames"] = json!(resource_names);
+            }
+            resources.push(shown);
+        }
+        if !rule.non_resource_urls.is_empty() {
+            let urls = &rule.non_resource_urls;
+            paths.push(json!({ "verbs": rule.verbs, "nonResourceURLs": urls }));
+        }
+    }
+    let mut status = json!({
+        "resourceRules": resources, "nonResourceRules": paths, "incomplete": rules.is_incomplete,
+    });
+    if !rules.error.is_empty() {
+        status["evaluationError"] = rules.error.into();
+    }
+    Ok(status)
 }

@@ -27,6 +27,7 @@ use crate::kinds::versions::{self, Forms, from_storage, to_storage};
 use crate::object::object_key;
 use crate::object::{Answer, Current, canonical, meta, metadata, stamp};
 use crate::random::generate_name;
+use crate::request::authorize::{AccessRequest, Attributes};
 use crate::request::call::Call;
 use crate::request::decode;
 use crate::request::route::ResourcePath;
@@ -383,6 +384,7 @@ impl Update<'_> {
         let Some(value) = change.absent()? else {
             return Err(status::not_found(kind, &self.resource.name));
         };
+        self.check_may_create().await?;
         let mut create = Create {
             server: self.server,
             call: self.call,
@@ -397,6 +399,23 @@ impl Update<'_> {
             Err(status) => Err(status),
             Ok(answer) => Ok(Tried::Done(Written { code: StatusCode::CREATED, answer })),
         }
+    }
+
+    /// The right to change an object is not the right to create it.
+    async fn check_may_create(&self) -> Result<(), Status> {
+        let ResourcePath { kind, namespace, name, .. } = self.resource;
+        let request = AccessRequest {
+            version: &kind.version,
+            ..AccessRequest::about(Attributes::Resource {
+                verb: "create",
+                group: &kind.group,
+                resource: &kind.plural,
+                subresource: "",
+                namespace,
+                name,
+            })
+        };
+        self.server.access().authorize(&self.call.identity, &request).await
     }
 
     async fn replace(

@@ -21,6 +21,7 @@ mod custom;
 mod webhooks;
 mod quota;
 mod services;
+mod access;
 mod policies;
 mod certificates;
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]

@@ -108,6 +108,11 @@ impl SigningAuthority {
         Pair { certificate: self.certificate.clone(), key }
     }
 
+    /// The authority with this certificate and key.
+    pub(super) fn of(pair: &Pair) -> Result<SigningAuthority, Error> {
+        SigningAuthority::new(pair.certificate.clone(), key_pair(pair.key.reveal())?)
+    }
+
     /// What an operator should know about its dates.
     pub(super) fn concern(&self, now: Timestamp) -> Option<String> {
         let now = seconds(now);

@@ -24,8 +24,8 @@ const RENEW_BEFORE: Duration = Duration::from_secs(30 * 86_400);
 
 /// A certificate that the authority issues.
 pub(super) struct Leaf {
-    common_name: &'static str,
-    organization: Option<&'static str>,
+    common_name: String,
+    organizations: Vec<String>,
     names: BTreeSet<String>,
     /// [`names`](Leaf::names) as rcgen's parameters, already validated.
     params: CertificateParams,
@@ -42,8 +42,8 @@ pub(super) fn server(names: &BTreeSet<String>) -> Result<Leaf, Error> {
     let params = CertificateParams::new(names.iter().cloned().collect::<Vec<_>>())
         .map_err(Error::certificate("name the serving certificate"))?;
     Ok(Leaf {
-        common_name: "headwater",
-        organization: None,
+        common_name: "headwater".to_owned(),
+        organizations: Vec::new(),
         names: names.clone(),
         params,
         usage: ExtendedKeyUsagePurpose::ServerAuth,
@@ -51,9 +51,14 @@ pub(super) fn server(names: &BTreeSet<String>) -> Result<Leaf, Error> {
 }
 
 pub(super) fn admin() -> Leaf {
+    client("kubernetes-admin", &["system:masters".to_owned()])
+}
+
+/// The certificate of a user with these groups.
+pub(super) fn client(user: &str, groups: &[String]) -> Leaf {
     Leaf {
-        common_name: "kubernetes-admin",
-        organization: Some("system:masters"),
+        common_name: user.to_owned(),
+        organizations: groups.to_vec(),
         names: BTreeSet::new(),
         params: CertificateParams::default(),
         usage: ExtendedKeyUsagePurpose::ClientAuth,
@@ -69,9 +74,9 @@ impl Leaf {
     ) -> Result<Pair, Error> {
         let key = generate()?;
         let mut params = self.params.clone();
-        params.distinguished_name = distinguished(self.common_name);
-        if let Some(organization) = self.organization {
-            params.distinguished_name.push(DnType::OrganizationName, organization);
+        params.distinguished_name = distinguished(&self.common_name);
+        for organization in &self.organizations {
+            params.distinguished_name.push(DnType::OrganizationName, organization.as_str());
         }
         dates_within(authority.dates, seconds(now)).set_in(&mut params);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

@@ -103,6 +103,9 @@ pub(crate) enum Scenario {
     Herd(HerdFlags),
     /// Watchers without events: their memory, and the CPU of one minute
     Idle(IdleFlags),
+    /// Many users next to two that take what they can: priority and fairness
+    #[command(after_long_help = FAIRNESS)]
+    Fairness(FairnessFlags),
     /// CPU and memory of a client's cache, in several representations
     Client(ClientFlags),
     /// From an empty server to pods running on simulated nodes, with all controllers
@@ -265,6 +268,38 @@ pub(crate) struct IdleFlags {
     /// Seconds to measure
     #[arg(long, value_name = "N", default_value_t = 60)]
     pub(crate) idle_seconds: u64,
+}
+
+const FAIRNESS: &str = "\
+Examples:
+  headwater bench fairness
+  headwater bench fairness --control                 also without priority and fairness
+
+Fails if the p99 of the users grows to more than three times what it is alone, or if a health check
+or leader election fails.";
+
+/// Flags of `bench fairness`.
+#[derive(Debug, Args)]
+pub(crate) struct FairnessFlags {
+    /// Users that get, write and watch
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub(crate) users: usize,
+
+    /// Connections of the user that lists everything
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub(crate) connections: usize,
+
+    /// Pods to list
+    #[arg(long, value_name = "N", default_value_t = 2_000)]
+    pub(crate) objects: usize,
+
+    /// Seconds of each phase
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) seconds: u64,
+
+    /// Also measure a server without priority and fairness
+    #[arg(long)]
+    pub(crate) control: bool,
 }
 
 /// Flags of `bench client`.

@@ -10,7 +10,7 @@ use crate::flags::{self, CommonFlags, Flags, FollowFlags, Scenario};
 use crate::load::stream;
 use crate::report::{Outputs, Printer, Report};
 use crate::scenario::{
-    client, cluster, fan_out, floor, herd, idle, list, selective, start, targets, write,
+    client, cluster, fairness, fan_out, floor, herd, idle, list, selective, start, targets, write,
 };
 use crate::session::Session;
 use crate::target::ServerSource;
@@ -95,6 +95,18 @@ async fn dispatch(session: &mut Session, scenario: Scenario, memory: bool) -> Re
             Ok(())
         }
         Scenario::Idle(flags) => run_idle(session, flags).await,
+        Scenario::Fairness(flags) => {
+            refuse_running_servers(session, "fairness")?;
+            let size = fairness::FairnessSize {
+                users: flags.users,
+                connections: flags.connections,
+                pods: flags.objects,
+                time: Duration::from_secs(flags.seconds),
+                memory,
+                with_control: flags.control,
+            };
+            Box::pin(size.run(session)).await
+        }
         Scenario::Client(flags) => {
             let (objects, updates) = (ascending(flags.objects)?, flags.updates);
             let size = client::ClientSizes { objects, updates, keep: all_if_empty(flags.keep) };

@@ -8,6 +8,7 @@ pub(crate) mod fan_out;
 pub(crate) mod selective;
 pub(crate) mod herd;
 pub(crate) mod idle;
+pub(crate) mod fairness;
 pub(crate) mod client;
 pub(crate) mod cluster;
 pub(crate) mod floor;

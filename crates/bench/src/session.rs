@@ -118,6 +118,12 @@ impl Session {
         Ok(())
     }
 
+    /// Reports figures of a server that the scenario started itself.
+    pub(crate) fn report_row(&mut self, case: Case, server: &str, figures: Figures) {
+        let server = server.to_owned();
+        self.report.row(Row { case, server, runs: 1, figures, against: None, floor: None });
+    }
+
     /// Reports the medians of each server.
     fn report(&mut self, case: &Case, runs: &[Vec<Figures>], floors: &[Figures]) {
         let medians: Vec<Figures> = runs.iter().map(|runs| Figures::median(runs)).collect();

@@ -62,12 +62,21 @@ pub(crate) struct TargetServer {
 impl TargetServer {
     /// Starts a server with the data of a directory; also returns the time until it was ready.
     pub(crate) async fn start(home: ScratchDir, memory: bool) -> Result<(TargetServer, Duration)> {
+        TargetServer::start_with(home, memory, &[]).await
+    }
+
+    /// The same with more flags.
+    pub(crate) async fn start_with(
+        home: ScratchDir,
+        memory: bool,
+        flags: &[&str],
+    ) -> Result<(TargetServer, Duration)> {
         let kubeconfig = home.path().join("kubeconfig");
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["serve", "--bind", "127.0.0.1:0", "--kubeconfig-out"]).arg(&kubeconfig);
         // All requests come from one user.
         command.args(["--max-watches", "10000000", "--max-watches-per-user", "10000000"]);
-        command.args(["--max-list-bytes", "1024GiB"]);
+        command.args(["--max-list-bytes", "1024GiB"]).args(flags);
         match memory {
             true => command.arg("--memory"),
             false => command.arg("--data-dir").arg(home.path().join("data")),

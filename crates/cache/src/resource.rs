@@ -5,7 +5,7 @@
 //! one short lock, so a watcher that starts from a snapshot continues exactly after it (R23, R24).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use arc_swap::ArcSwap;
@@ -32,6 +32,8 @@ pub struct Resource {
     hub: Mutex<Hub>,
     /// The definition was removed: the resource is dropped once it is empty.
     retired: AtomicBool,
+    /// Watchers that joined and have not left.
+    joined: AtomicUsize,
     /// Counters for metrics.
     pub counters: Counters,
 }
@@ -85,6 +87,7 @@ impl Resource {
                 retained: RetainedSnapshots::new(0, bounds.bytes),
             }),
             retired: AtomicBool::new(false),
+            joined: AtomicUsize::new(0),
             counters: Counters::default(),
         }
     }
@@ -130,6 +133,17 @@ impl Resource {
     /// The number of watchers.
     pub fn watchers(&self) -> usize {
         self.hub().views.watchers()
+    }
+
+    /// Whether there may be so many watchers. Takes no lock.
+    pub fn may_have_watchers(&self, count: usize) -> bool {
+        self.joined.load(Ordering::Relaxed) >= count
+    }
+
+    /// How many watchers a change of the object with this namespace and name may concern. Watchers
+    /// that select by label or field are not counted: it depends on the object.
+    pub fn audience(&self, namespace: &str, name: &str) -> usize {
+        self.hub().views.audience(namespace, name)
     }
 
     /// Whether the stored bytes of an object differ from the decoded ones: writing the object
@@ -365,6 +379,7 @@ impl Resource {
         let mut hub = self.hub();
         let state = self.state();
         let view = hub.views.join(filter, state.revision());
+        self.joined.fetch_add(1, Ordering::Relaxed);
         if self.retired.load(Ordering::Acquire) {
             hub.views.close(ViewEnd::Closed); // the resource was retired before this watcher joined
         }
@@ -372,6 +387,7 @@ impl Resource {
     }
 
     pub(crate) fn leave(&self, view: &Arc<View>) {
+        self.joined.fetch_sub(1, Ordering::Relaxed);
         self.hub().views.leave(view);
     }
 

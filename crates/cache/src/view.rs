@@ -440,6 +440,18 @@ impl Views {
         self.by_filter.values().map(|view| view.watchers()).sum()
     }
 
+    /// The number of watchers that a change of this object may concern, apart from those that select
+    /// by label or field.
+    pub(crate) fn audience(&self, namespace: &str, name: &str) -> usize {
+        let attributes =
+            [(Attribute::Nothing, ""), (Attribute::Namespace, namespace), (Attribute::Name, name)];
+        let views = attributes
+            .iter()
+            .filter_map(|(attribute, value)| self.index.get(attribute)?.get(*value))
+            .flatten();
+        views.map(|view| view.watchers()).sum()
+    }
+
     /// The watched selections and their number of watchers.
     pub(crate) fn census(&self) -> Vec<(Filter, usize)> {
         self.by_filter.values().map(|view| (view.filter.clone(), view.watchers())).collect()

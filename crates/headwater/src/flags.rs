@@ -202,6 +202,21 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_bytes, hide_short_help = true)]
     pub(crate) max_list_bytes: ByteSize,
 
+    /// Maximum reads at a time; with priority and fairness, the sum of this and the next flag is
+    /// divided among the priority levels
+    #[arg(long, value_name = "N", default_value_t = Limits::default().reads_max, hide_short_help = true)]
+    pub(crate) max_requests_inflight: usize,
+
+    /// Maximum writes at a time
+    #[arg(long, value_name = "N", default_value_t = Limits::default().writes_max, hide_short_help = true)]
+    pub(crate) max_mutating_requests_inflight: usize,
+
+    /// Queue requests by priority level and user; if false, only the two limits above apply
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          hide_short_help = true)]
+    pub(crate) enable_priority_and_fairness: bool,
+
     /// Time for open requests to complete after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub(crate) shutdown_grace: Duration,
@@ -306,6 +321,15 @@ mod tests {
     #[test]
     fn the_flags_are_consistent() {
         Flags::command().debug_assert();
+    }
+
+    #[test]
+    fn fairness_is_on_unless_it_is_switched_off() {
+        let fairness = |args: &[&str]| serve(args).map(|serve| serve.enable_priority_and_fairness);
+        assert_eq!(fairness(&[]), Ok(true));
+        assert_eq!(fairness(&["--enable-priority-and-fairness"]), Ok(true));
+        assert_eq!(fairness(&["--enable-priority-and-fairness=false"]), Ok(false));
+        assert!(fairness(&["--enable-priority-and-fairness=maybe"]).is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use headwater_api::{Clock, SystemClock};
 use headwater_cache::Options as CacheOptions;
 use headwater_controllers::ControllerSelection;
@@ -99,7 +99,7 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
             descriptions: descriptions(),
             backup: engine.backup(),
             cache: cache_options(&flags),
-            settings: settings(&flags),
+            settings: settings(&flags)?,
             audit,
             ..Options::new(Issuer::new(&certificates.pki.service_account_key)?)
         },
@@ -388,7 +388,7 @@ fn listen_options(flags: &ServeFlags) -> listen::Options {
     }
 }
 
-fn settings(flags: &ServeFlags) -> Settings {
+fn settings(flags: &ServeFlags) -> Result<Settings> {
     let webhooks_on_loopback = match flags.may_call_loopback() {
         true => Loopback::Callable,
         false => Loopback::Refused,
@@ -397,8 +397,17 @@ fn settings(flags: &ServeFlags) -> Settings {
         watches_max: flags.max_watches,
         watches_per_user_max: flags.max_watches_per_user,
         list_bytes_max: flags.max_list_bytes.0,
+        reads_max: flags.max_requests_inflight,
+        writes_max: flags.max_mutating_requests_inflight,
+        fairness: flags.enable_priority_and_fairness,
     };
-    Settings { webhooks_on_loopback, limits, ..Settings::default() }
+    let has_seats = limits.reads_max > 0 || limits.writes_max > 0;
+    ensure!(
+        has_seats || !limits.fairness,
+        "--max-requests-inflight and --max-mutating-requests-inflight cannot both be 0 with \
+         priority and fairness"
+    );
+    Ok(Settings { webhooks_on_loopback, limits, ..Settings::default() })
 }
 
 fn cache_options(flags: &ServeFlags) -> CacheOptions {

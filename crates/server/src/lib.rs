@@ -8,6 +8,7 @@
 //!
 //! ```text
 //! start       puts a server together and stops it
+//! pieces      parts of requests for the micro-benchmarks
 //! pipeline    one request from its head to its answer; the only one that knows every verb
 //! upkeep      objects that the server itself writes: bootstrap, endpoints, definitions
 //! verbs       get, list, watch, create, update, patch, apply, delete, and the subresources
@@ -57,7 +58,7 @@ pub use front::{
 pub use kinds::openapi;
 pub use kinds::registry::{self, Registry};
 pub use outgoing::Loopback;
-pub use request::fairness::Limits;
+pub use request::flow::limits::Limits;
 pub use request::route;
 pub use server::{Options, Server, Settings};
 pub use start::{Running, start};

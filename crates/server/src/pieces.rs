@@ -1,10 +1,18 @@
 //! Parts of the server that micro-benchmarks call one at a time.
 
+use std::sync::Arc;
+
+use futures::FutureExt;
+use headwater_api::query::Query;
 use headwater_json::json;
+use http::{Method, Uri};
 
 use crate::front::identity::Identity;
 use crate::request::authorize::Attributes;
 use crate::request::authorize::rbac::index::RbacIndex;
+use crate::request::flow::Arriving;
+use crate::request::route;
+use crate::server::Server;
 
 /// Who holds the bindings of a [`BoundRoles`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,4 +86,36 @@ fn binding<T: serde::de::DeserializeOwned>(
 ) -> Option<T> {
     let role = json!({ "kind": "ClusterRole", "name": format!("role-{number}") });
     serde_json::from_str(&json!({ "subjects": subjects, "roleRef": role }).to_string()).ok()
+}
+
+/// Requests of one user that flow control admits without waiting.
+pub struct AdmittedRequests {
+    server: Server,
+    identity: Arc<Identity>,
+    uri: Uri,
+    route: route::Route,
+    query: Query,
+}
+
+impl AdmittedRequests {
+    /// Requests of a user with these groups for a path.
+    pub fn new(server: &Server, identity: Identity, path: &'static str) -> AdmittedRequests {
+        let query = Query::default();
+        let route = route::route(&server.registry(), &Method::GET, path, &query);
+        let (server, identity) = (server.clone(), Arc::new(identity));
+        AdmittedRequests { server, identity, uri: Uri::from_static(path), route, query }
+    }
+
+    /// Classifies a request, gives it a seat, and takes the seat back. Whether it was admitted.
+    pub fn pass(&self) -> bool {
+        let arriving = Arriving {
+            identity: &self.identity,
+            attributes: &Attributes::of(&self.route),
+            route: &self.route,
+            query: &self.query,
+            uri: &self.uri,
+        };
+        let admitted = self.server.flow().admit(&arriving).now_or_never();
+        admitted.is_some_and(|admitted| admitted.is_ok())
+    }
 }

@@ -24,6 +24,8 @@ use crate::random;
 use crate::request::authorize::{self, AccessRequest};
 use crate::request::call::Call;
 use crate::request::decode;
+use crate::request::flow::Arriving;
+use crate::request::flow::seat::Seat;
 use crate::request::impersonate;
 use crate::request::observe::RequestMetrics;
 use crate::request::route::{self, ResourcePath, Route, Target, Verb};
@@ -107,7 +109,7 @@ impl Server {
         }
     }
 
-    /// Determines the effective user and the flow of a request, and whether it is allowed.
+    /// Determines the effective user of a request, waits for its turn, and checks whether it is allowed.
     async fn authorized(
         &self,
         peer: &Peer,
@@ -130,11 +132,21 @@ impl Server {
         if let (Some(trail), false) = (&trail, Arc::ptr_eq(&caller, &identity)) {
             trail.impersonates(&identity);
         }
-        let flow = self.flows().classify(&identity, &asked.attributes);
-        if let Some(flow) = &flow {
-            let labels = [flow.level.as_str(), flow.schema.as_str()];
-            self.metrics().flow_dispatched.with(&labels).inc();
-        }
+        let arriving = Arriving {
+            identity: &identity,
+            attributes: &asked.attributes,
+            route: &route,
+            query: &query,
+            uri: request.uri(),
+        };
+        // Before authorization, so that a rejection tells nothing about permissions.
+        let mut seat = match self.flow().admit(&arriving).await {
+            Ok(seat) => seat,
+            Err(rejected) => {
+                RequestMetrics::new(self.metrics(), &route, &query).rejected(&rejected);
+                return rejected;
+            }
+        };
         // A client without permission must not learn what exists (R48).
         let decision = match &trail {
             Some(_) => self.access().explain(&identity, &asked).await,
@@ -149,14 +161,11 @@ impl Server {
         }
         let refusal = (!decision.is_allowed())
             .then(|| authorize::refusal(&identity, &asked.attributes, &decision.reason));
-        let mut response = match refusal {
-            None => self.execute(peer, identity, query, route, request).await,
+        let response = match refusal {
+            None => self.execute(peer, identity, query, route, request, &mut seat).await,
             Some(status) => refused(&status),
         };
-        if let Some(flow) = flow {
-            flow.sign(&mut response);
-        }
-        response
+        seat.answered(response)
     }
 
     /// Executes an allowed request: starts a watch, or calls another handler within the deadline.
@@ -167,6 +176,7 @@ impl Server {
         query: Query,
         route: Route,
         request: Request<RequestBody>,
+        seat: &mut Seat,
     ) -> Response {
         match &route.target {
             Target::Invalid(Some(status)) => return status::response(status),
@@ -180,7 +190,7 @@ impl Server {
         let answered = match (call.negotiate(&route), &route.target) {
             (Err(status), _) => Err(status),
             (Ok(()), Target::Resource(resource)) if route.verb == Verb::Watch => {
-                watch::start(self, &call, resource, upgrade, peer).await
+                watch::start(self, &call, resource, upgrade, peer, seat).await
             }
             (Ok(()), _) => {
                 let longest = self.settings().request_timeout;

@@ -23,8 +23,8 @@ use crate::kinds::custom::definitions::Definitions;
 use crate::kinds::openapi::{Descriptions, Documents};
 use crate::kinds::registry::Registry;
 use crate::outgoing::{Caller, Loopback};
-use crate::request::fairness::{Fairness, Limits};
-use crate::request::flow::Flows;
+use crate::request::flow::FlowControl;
+use crate::request::flow::limits::{Limits, StreamLimits};
 use crate::request::observe;
 use crate::system::backup::Backup;
 use crate::system::health::Health;
@@ -81,7 +81,7 @@ pub struct Settings {
     pub bookmark_every: Duration,
     /// Whether webhooks on this machine may be called.
     pub webhooks_on_loopback: Loopback,
-    /// Limits on concurrent watches and lists.
+    /// Limits on what it does at a time.
     pub limits: Limits,
 }
 
@@ -108,8 +108,8 @@ struct Shared {
     definitions: tokio::sync::Mutex<Definitions>,
     authenticator: Authenticator,
     service_accounts: ServiceAccounts,
-    flows: Flows,
-    fairness: Arc<Fairness>,
+    flow: FlowControl,
+    stream_limits: Arc<StreamLimits>,
     work: WorkPool,
     settings: Settings,
     admission: Admission,
@@ -141,8 +141,8 @@ impl Server {
         let caller = Caller::new(settings.webhooks_on_loopback);
         let shared = Shared {
             service_accounts: ServiceAccounts::new(issuer, cache.clone(), clock.clone()),
-            flows: Flows::new(&cache),
-            fairness: Fairness::new(settings.limits, &metrics),
+            flow: FlowControl::new(&cache, settings.limits, settings.request_timeout, &metrics),
+            stream_limits: StreamLimits::new(settings.limits, &metrics),
             work: WorkPool::new(&metrics),
             documents: Documents::new(descriptions, &metrics),
             admission: Admission::new(&cache),
@@ -187,8 +187,8 @@ impl Server {
         &self.shared.blocks
     }
 
-    pub(crate) fn fairness(&self) -> &Arc<Fairness> {
-        &self.shared.fairness
+    pub(crate) fn stream_limits(&self) -> &Arc<StreamLimits> {
+        &self.shared.stream_limits
     }
 
     /// Runs requests that compute for long.
@@ -211,8 +211,8 @@ impl Server {
         self.cache().stop();
     }
 
-    pub(crate) fn flows(&self) -> &Flows {
-        &self.shared.flows
+    pub(crate) fn flow(&self) -> &FlowControl {
+        &self.shared.flow
     }
 
     /// Authenticates a request for a path.

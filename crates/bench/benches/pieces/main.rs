@@ -1,5 +1,5 @@
-//! The micro-benchmarks: the hot functions of a write, a change, a list and an event, one at a
-//! time.
+//! The micro-benchmarks: the hot functions of a write, a change, a list, an event and the
+//! admission of a request, one at a time.
 //!
 //! - `cargo bench -p headwater-bench [NAME]` prints the median time of each piece.
 //! - `cargo bench -p headwater-bench -- --count` counts instructions under valgrind and compares
@@ -20,6 +20,7 @@ mod write;
 mod read;
 mod cache;
 mod access;
+mod flow;
 mod baseline;
 mod count;
 
@@ -75,5 +76,5 @@ fn made(is_wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = Piece> {
 
 /// All pieces, in river order. Making one may take long, so only the selected ones are made.
 fn pieces() -> Vec<NamedPiece> {
-    [write::PIECES, read::PIECES, cache::PIECES, access::PIECES].concat()
+    [write::PIECES, read::PIECES, cache::PIECES, access::PIECES, flow::PIECES].concat()
 }

@@ -159,8 +159,14 @@ async fn dropped_watchers_leave_no_view_behind() {
         .flat_map(|f| [WatchStart::Initial, WatchStart::Now].map(|s| pond.watch(f, s)))
         .collect();
     assert_eq!((pond.pods().watchers(), pond.pods().census().len()), (10, 5));
+    assert!(pond.pods().may_have_watchers(10) && !pond.pods().may_have_watchers(11));
+    // Those of everything, of the namespace and of the name; not those by label or field.
+    assert_eq!(pond.pods().audience("ns", "a"), 6);
+    assert_eq!(pond.pods().audience("ns", "b"), 4);
+    assert_eq!(pond.pods().audience("other", "b"), 2);
     drop(watchers);
     assert_eq!((pond.pods().watchers(), pond.pods().census().len()), (0, 0));
+    assert!(!pond.pods().may_have_watchers(1));
     let versions = Versions::write(&pond, &pod("ns/a"), 1).await;
     assert_eq!(versions.held(), 1);
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::answer::body::Response;
 use crate::kinds::registry::Served;
-use crate::request::fairness::WatchPlace;
+use crate::request::flow::limits::WatchPlace;
 use crate::request::route::{Route, Target, Verb};
 use crate::system::metrics::Metrics;
 use headwater_api::metrics::{Counter, Desc, Gauge, GaugeGuard};
@@ -60,24 +60,21 @@ impl RequestMetrics {
         }
     }
 
+    /// Counts a request that flow control rejected.
+    pub(crate) fn rejected(self, response: &Response) {
+        let code = response.status();
+        let labels = self.labels(code.as_str());
+        self.metrics.requests.with(&labels).inc();
+        let [verb, _, rest @ ..] = labels;
+        let terminated = [&[verb][..], &rest].concat();
+        self.metrics.terminations.with(&terminated).inc();
+    }
+
     /// Counts the response. A watch is counted when it starts.
     pub(crate) fn answered(self, response: Response) -> Response {
         let code = response.status();
-        let RequestMetrics { verb, group, version, resource, subresource, scope, dry_run, .. } =
-            &self;
-        let metrics = &self.metrics;
-        let component = "apiserver";
-        let labels = [
-            verb.label(),
-            *dry_run,
-            group,
-            version,
-            resource,
-            subresource,
-            scope,
-            component,
-            code.as_str(),
-        ];
+        let labels = self.labels(code.as_str());
+        let RequestMetrics { metrics, verb, group, resource, .. } = &self;
         metrics.requests.with(&labels).inc();
         if *verb != Verb::Watch {
             metrics.request_duration.with(&labels[..8]).observe_time(self.began.elapsed());
@@ -86,6 +83,14 @@ impl RequestMetrics {
             metrics.cache_lists.with(&[group, resource, ""]).inc();
         }
         response
+    }
+
+    /// The labels of the family of requests.
+    fn labels<'a>(&'a self, code: &'a str) -> [&'a str; 9] {
+        let RequestMetrics { verb, group, version, resource, subresource, scope, dry_run, .. } =
+            self;
+        let component = "apiserver";
+        [verb.label(), dry_run, group, version, resource, subresource, scope, component, code]
     }
 }
 

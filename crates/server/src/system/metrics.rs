@@ -44,11 +44,13 @@ macro_rules! families {
 }
 
 pub mod admission;
+pub mod flow;
 mod process;
 
 use std::ops::Deref;
 
 use admission::{Admission, Conversions};
+use flow::FlowFamilies;
 use headwater_api::metrics::{Counter, Desc, Family, Gauge, Histogram, Registry};
 
 /// The content type of the text form.
@@ -144,14 +146,6 @@ families! {
             "Objects looked at for lists.";
         cache_list_returned: Counter = apiserver_cache_list_returned_objects_total(group, resource),
             "Objects returned in lists.";
-        flow_dispatched: Counter = apiserver_flowcontrol_dispatched_requests_total(
-            priority_level, flow_schema
-        ),
-            "Requests that were let in.";
-        flow_rejected: Counter = apiserver_flowcontrol_rejected_requests_total(
-            priority_level, flow_schema, reason
-        ),
-            "Requests that were turned away.";
         authentication_reloads: Counter =
             apiserver_authentication_config_controller_automatic_reloads_total(status),
             "Reloads of the authentication configuration.";
@@ -198,6 +192,8 @@ pub struct Metrics {
     pub admission: Admission,
     /// Conversion webhooks.
     pub conversions: Conversions,
+    /// Priority and fairness.
+    pub flow: FlowFamilies,
     families: Families,
 }
 
@@ -218,6 +214,7 @@ impl Metrics {
             families: Families::new(&registry),
             admission: Admission::new(&registry),
             conversions: Conversions::new(&registry),
+            flow: FlowFamilies::new(&registry),
             registry,
         }
     }

@@ -6,6 +6,7 @@
 use headwater_api::{Object, Status};
 use headwater_json::{Value, json};
 use headwater_store::{Guard, Key};
+use jiff::Timestamp;
 
 use crate::admission::claims;
 use crate::admission::subresource::copy;
@@ -15,10 +16,9 @@ use crate::commit::put;
 use crate::kinds::registry::Served;
 use crate::object::object_key;
 use crate::object::{Current, canonical, meta, stamp};
+use crate::request::flow;
 use crate::server::Server;
-
-const FLOW: &str = "flowcontrol.apiserver.k8s.io";
-const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
+use crate::upkeep::flow_objects;
 
 /// The Service of the API server and its address, the first of the range.
 pub(crate) const OWN_SERVICE: &str = "kubernetes";
@@ -31,7 +31,7 @@ impl Server {
     /// Creates missing objects; idempotent. Returns whether the store was empty.
     pub async fn bootstrap(&self) -> Result<bool, Status> {
         let mut is_first = true;
-        for own in objects() {
+        for own in objects(self.now()) {
             is_first &= self.ensure(own).await?;
         }
         self.ensure_roles().await?;
@@ -120,7 +120,7 @@ pub(crate) struct Own {
     pub(crate) corrected: &'static [&'static [&'static str]],
 }
 
-fn objects() -> Vec<Own> {
+fn objects(now: Timestamp) -> Vec<Own> {
     let mut rows = Vec::new();
     let mut add = |group, version, plural, value| {
         rows.push(Own { resource: (group, version, plural), value, corrected: &[] });
@@ -146,11 +146,11 @@ fn objects() -> Vec<Own> {
         });
         add("scheduling.k8s.io", "v1", "priorityclasses", class);
     }
-    for level in priority_levels() {
-        add(FLOW, "v1", "prioritylevelconfigurations", level);
+    for level in flow::defaults::priority_levels() {
+        add(flow::GROUP, "v1", "prioritylevelconfigurations", level);
     }
-    for schema in flow_schemas() {
-        add(FLOW, "v1", "flowschemas", schema);
+    for schema in flow::defaults::flow_schemas() {
+        add(flow::GROUP, "v1", "flowschemas", flow_objects::in_force(schema, now));
     }
     let range =
         json!({ "metadata": { "name": OWN_SERVICE }, "spec": { "cidrs": [SERVICE_RANGE] } });
@@ -171,129 +171,4 @@ pub(crate) fn own_service(port: u16) -> Own {
         },
     });
     Own { resource: ("", "v1", "services"), value, corrected: &[&["spec", "ports"]] }
-}
-
-fn annotated(name: &str) -> Value {
-    json!({ "name": name, "annotations": { AUTOUPDATE: "true" } })
-}
-
-fn priority_levels() -> Vec<Value> {
-    let exempt = json!({
-        "metadata": annotated("exempt"),
-        "spec": { "type": "Exempt", "exempt": { "nominalConcurrencyShares": 0, "lendablePercent": 0 } },
-    });
-    let catch_all = json!({
-        "metadata": annotated("catch-all"),
-        "spec": { "type": "Limited", "limited": {
-            "nominalConcurrencyShares": 5, "lendablePercent": 0,
-            "limitResponse": { "type": "Reject" },
-        }},
-    });
-    let mut levels = vec![exempt, catch_all];
-    // name, shares, lendable %, queues, hand size
-    for (name, shares, lendable, queues, hand) in [
-        ("leader-election", 10, 0, 16, 4),
-        ("node-high", 40, 25, 64, 6),
-        ("system", 30, 33, 64, 6),
-        ("workload-high", 40, 50, 128, 6),
-        ("workload-low", 100, 90, 128, 6),
-        ("global-default", 20, 50, 128, 6),
-    ] {
-        levels.push(json!({
-            "metadata": annotated(name),
-            "spec": { "type": "Limited", "limited": {
-                "nominalConcurrencyShares": shares, "lendablePercent": lendable,
-                "limitResponse": { "type": "Queue", "queuing": {
-                    "queues": queues, "handSize": hand, "queueLengthLimit": 50,
-                }},
-            }},
-        }));
-    }
-    levels
-}
-
-fn flow_schemas() -> Vec<Value> {
-    let group = |name: &str| json!({ "kind": "Group", "group": { "name": name } });
-    let user = |name: &str| json!({ "kind": "User", "user": { "name": name } });
-    let account = |namespace: &str, name: &str| json!({ "kind": "ServiceAccount", "serviceAccount": { "namespace": namespace, "name": name } });
-    let every_path = json!([{ "verbs": ["*"], "nonResourceURLs": ["*"] }]);
-    let everything = json!([{
-        "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"],
-        "namespaces": ["*"], "clusterScope": true,
-    }]);
-    let all = |subjects: Vec<Value>| json!([{ "subjects": subjects, "resourceRules": everything, "nonResourceRules": every_path }]);
-    let everybody = vec![group("system:unauthenticated"), group("system:authenticated")];
-    let leases = json!([{
-        "verbs": ["get", "create", "update"], "apiGroups": ["coordination.k8s.io"],
-        "resources": ["leases"], "namespaces": ["kube-system"],
-    }]);
-    let node_rules = json!([
-        { "verbs": ["*"], "apiGroups": [""], "resources": ["nodes", "nodes/status"],
-          "namespaces": ["*"], "clusterScope": true },
-        { "verbs": ["*"], "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
-          "namespaces": ["*"] },
-    ]);
-    let probes = json!([{
-        "subjects": everybody,
-        "nonResourceRules": [{ "verbs": ["get"], "nonResourceURLs": ["/healthz", "/readyz", "/livez"] }],
-    }]);
-    let leader_rule = json!([{
-        "subjects": [
-            user("system:kube-controller-manager"), user("system:kube-scheduler"),
-            account("kube-system", "*"),
-        ],
-        "resourceRules": leases,
-    }]);
-    let node_rule = json!([{ "subjects": [group("system:nodes")], "resourceRules": node_rules }]);
-    // name, precedence, level, flow distinguisher, rules
-    let rows: [(&str, i64, &str, &str, Value); 11] = [
-        ("exempt", 1, "exempt", "", all(vec![group("system:masters")])),
-        ("probes", 2, "exempt", "", probes),
-        ("system-leader-election", 100, "leader-election", "ByUser", leader_rule),
-        ("system-node-high", 400, "node-high", "ByUser", node_rule),
-        ("system-nodes", 500, "system", "ByUser", all(vec![group("system:nodes")])),
-        (
-            "kube-controller-manager",
-            800,
-            "workload-high",
-            "ByNamespace",
-            all(vec![user("system:kube-controller-manager")]),
-        ),
-        (
-            "kube-scheduler",
-            800,
-            "workload-high",
-            "ByNamespace",
-            all(vec![user("system:kube-scheduler")]),
-        ),
-        (
-            "kube-system-service-accounts",
-            900,
-            "workload-high",
-            "ByNamespace",
-            all(vec![account("kube-system", "*")]),
-        ),
-        (
-            "service-accounts",
-            9000,
-            "workload-low",
-            "ByUser",
-            all(vec![group("system:serviceaccounts")]),
-        ),
-        ("global-default", 9900, "global-default", "ByUser", all(everybody.clone())),
-        ("catch-all", 10000, "catch-all", "ByUser", all(everybody)),
-    ];
-    rows.into_iter()
-        .map(|(name, precedence, level, by, rules)| {
-            let mut spec = json!({
-                "priorityLevelConfiguration": { "name": level },
-                "matchingPrecedence": precedence,
-                "rules": rules,
-            });
-            if !by.is_empty() {
-                spec["distinguisherMethod"] = json!({ "type": by });
-            }
-            json!({ "metadata": annotated(name), "spec": spec })
-        })
-        .collect()
 }

@@ -57,6 +57,7 @@ pub(crate) async fn path(
                 .unwrap_or_else(body::page_not_found))
         }
         ["openapi", rest @ ..] if is_read => openapi::path(server, call, rest).await,
+        ["debug", "api_priority_and_fairness", page] => Ok(dump(server, call, page)),
         ["debug", "headwater", "compact"] if call.method == http::Method::POST => {
             compact(server, call).await
         }
@@ -76,6 +77,15 @@ async fn compact(server: &Server, call: &Call) -> Result<Response, Status> {
     }
     server.cache().compact(revision).await.map_err(|error| status::from_cache(&error))?;
     Ok(encode::value(call, StatusCode::OK, &json!({ "compacted": revision.0 })))
+}
+
+/// A table of flow control, or 404.
+fn dump(server: &Server, call: &Call, page: &str) -> Response {
+    let details = !call.query.text("includeRequestDetails").is_empty();
+    match server.flow().dump(page, details, &server.registry(), server.now()) {
+        Some(text) => body::text(StatusCode::OK, text),
+        None => body::page_not_found(),
+    }
 }
 
 fn is_known(registry: &Registry, words: &[&str]) -> bool {

@@ -31,7 +31,7 @@ use crate::kinds::registry::Served;
 use crate::kinds::versions::{ConvertedObject, converted};
 use crate::object::tree;
 use crate::request::call::Call;
-use crate::request::fairness::ListPlace;
+use crate::request::flow::limits::ListPlace;
 use crate::server::Server;
 use crate::verbs::read::ListPage;
 use crate::verbs::write::Written;

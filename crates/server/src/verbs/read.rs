@@ -17,7 +17,7 @@ use crate::answer::status;
 use crate::kinds::registry::Served;
 use crate::kinds::versions;
 use crate::request::call::Call;
-use crate::request::fairness;
+use crate::request::flow::limits;
 use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::encode;
@@ -69,8 +69,8 @@ pub(crate) async fn list(
         fields: options.fields.clone(),
     };
     let snapshot = snapshot(server, resource, &options.at).await?;
-    let bytes = fairness::list_bytes(&snapshot, &filter.namespace, options.limit);
-    let weight = server.fairness().list(bytes)?;
+    let bytes = limits::list_bytes(&snapshot, &filter.namespace, options.limit);
+    let weight = server.stream_limits().list(bytes)?;
     let mut page = ListPage::new(snapshot, resource, filter, &options);
     if page.selection.rest().is_some() {
         server.cache().resource(&resource.kind.prefix).keep(page.selection.snapshot());

@@ -24,6 +24,7 @@ use crate::front::listen;
 use crate::kinds::versions;
 use crate::random;
 use crate::request::call::Call;
+use crate::request::flow::seat::{HeldSeat, Seat};
 use crate::request::observe::WatchMetrics;
 use crate::request::route::ResourcePath;
 use crate::server::Server;
@@ -40,6 +41,7 @@ pub(crate) async fn start(
     resource: &ResourcePath,
     upgrade: Option<hyper::upgrade::OnUpgrade>,
     peer: &Peer,
+    seat: &mut Seat,
 ) -> Result<Response, Status> {
     let kind = &resource.kind;
     call.warn(kind.deprecation.as_ref().map(ToString::to_string));
@@ -63,7 +65,7 @@ pub(crate) async fn start(
         clock: Arc::clone(server.clock()),
         columns_sent: false,
     };
-    let place = server.fairness().watch(&call.identity)?;
+    let place = server.stream_limits().watch(&call.identity)?;
     let watched =
         WatchMetrics::new(server.metrics(), kind, &resource.namespace, &resource.name, place);
     // A stream must not outlive the credential that opened it.
@@ -75,6 +77,8 @@ pub(crate) async fn start(
     if matches!(options.start, Asked::FromLatest | Asked::FromAny) {
         stream.begin_now().await;
     }
+    let seat = seat.take();
+    stream.seat = seat.filter(|_| matches!(options.start, Asked::Initial { .. }));
     if websocket::is_asked_for(call) {
         return websocket::upgrade(call, upgrade, peer, stream);
     }
@@ -100,6 +104,8 @@ pub(crate) struct Streaming {
     /// The highest revision on the stream so far.
     sent: Revision,
     phase: Phase,
+    /// Held until the initial events are sent.
+    seat: Option<HeldSeat>,
 }
 
 enum Phase {
@@ -138,6 +144,7 @@ impl Streaming {
             timer: Box::pin(tokio::time::sleep_until(wake)),
             sent: Revision::ZERO,
             phase: Phase::Starting,
+            seat: None,
         }
     }
 
@@ -251,6 +258,9 @@ impl Streaming {
 
     /// Frames of a step; `made` are its objects where a webhook was asked.
     fn take(&mut self, step: WatchStep, made: &[Arc<Object>]) -> Option<Data> {
+        if !matches!(step, WatchStep::Initial(_)) {
+            self.seat = None;
+        }
         match step {
             WatchStep::Initial(objects) => {
                 let objects = if made.is_empty() { &objects } else { made };

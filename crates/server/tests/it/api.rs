@@ -25,6 +25,7 @@ use http::{HeaderMap, Request};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
 use jiff::Timestamp;
+use tokio::task::{AbortHandle, JoinSet};
 
 /// The fixed time of every test.
 pub(crate) const NOW: &str = "2026-01-02T03:04:05Z";
@@ -228,6 +229,12 @@ impl Api {
         }
     }
 
+    /// A response whose body is not read.
+    pub(crate) async fn open(&self, target: &str) -> http::Response<Body> {
+        let request = format!("GET {target}");
+        begin(&self.server, &self.peer, &request, Full::<Bytes>::default()).await
+    }
+
     /// A stream of events.
     pub(crate) async fn watch(&self, target: &str) -> Watch {
         let request = format!("GET {target}");
@@ -251,8 +258,62 @@ pub(crate) struct Asking<'a> {
 }
 
 impl Asking<'_> {
+    /// Sends a request whose body arrives when it is told to.
+    pub(crate) fn send_slowly(&self, request: &str, body: &'static str) -> SlowRequest {
+        let (is_read, reading) = tokio::sync::watch::channel(false);
+        let (end, ends) = tokio::sync::oneshot::channel::<()>();
+        let stream = futures::stream::once(async move {
+            is_read.send_replace(true);
+            let _ = ends.await;
+            io::Result::Ok(Frame::data(Bytes::from_static(body.as_bytes())))
+        });
+        let (server, peer, request) = (self.server.clone(), self.peer.clone(), request.to_owned());
+        let mut answer = JoinSet::new();
+        let task = answer.spawn(async move {
+            let begun = begin(&server, &peer, &request, StreamBody::new(Box::pin(stream))).await;
+            finish(&request, begun).await
+        });
+        SlowRequest { reading, end, answer, task }
+    }
+
     pub(crate) async fn send(&self, request: &str, body: impl Into<Bytes>) -> Answer {
         send(self.server, &self.peer, request, body.into()).await
+    }
+}
+
+/// A request that runs until its body arrives.
+pub(crate) struct SlowRequest {
+    reading: tokio::sync::watch::Receiver<bool>,
+    end: tokio::sync::oneshot::Sender<()>,
+    answer: JoinSet<Answer>,
+    task: AbortHandle,
+}
+
+impl SlowRequest {
+    /// Whether it runs: the server reads its body.
+    pub(crate) fn is_running(&self) -> bool {
+        *self.reading.borrow()
+    }
+
+    /// Waits until it runs.
+    pub(crate) async fn runs(&mut self) {
+        self.reading.wait_for(|reading| *reading).await.unwrap();
+    }
+
+    /// Whether it has a response.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// The response, to the complete body.
+    pub(crate) async fn finish(mut self) -> Answer {
+        let _ = self.end.send(());
+        self.answer.join_next().await.unwrap().unwrap()
+    }
+
+    /// The client goes away.
+    pub(crate) async fn abandon(mut self) {
+        self.answer.shutdown().await;
     }
 }
 

@@ -23,6 +23,7 @@ mod quota;
 mod services;
 mod access;
 mod policies;
+mod flow;
 mod certificates;
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod credentials;

@@ -160,6 +160,7 @@ pub(crate) fn root_ca(config: &Config) -> Option<String> {
 }
 
 /// The controllers that run alongside a server.
+#[derive(Clone)]
 pub(crate) struct LocalControllers {
     selected: ControllerSelection,
     nodes: nodes::Options,

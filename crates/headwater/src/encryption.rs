@@ -17,6 +17,7 @@ use headwater_store::Store;
 use headwater_store::encrypted::{CipherKey, Encrypted, Encryption, EncryptionRule, Provider};
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
 
 /// How often the file is checked for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -145,7 +146,7 @@ where
 pub(crate) struct EncryptionFile {
     path: PathBuf,
     others: OthersMayRead,
-    text: String,
+    text: Zeroizing<String>,
     store: Arc<Encrypted>,
 }
 

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use headwater_api::{Clock, SystemClock};
 use headwater_cache::Options as CacheOptions;
 use headwater_controllers::ControllerSelection;
+use headwater_controllers::certificates::CertificateSigner;
 use headwater_controllers::identity::ComponentIdentity;
 use headwater_server::audit::Audit;
 use headwater_server::authenticator::Authenticator;
@@ -22,6 +23,7 @@ use headwater_server::metrics::Metrics;
 use headwater_server::oidc::file::{Authentication, AuthenticationFile};
 use headwater_server::openapi::Descriptions;
 use headwater_server::pki::private_file::{self, OthersMayRead};
+use headwater_server::pki::revoked::RevocationFile;
 use headwater_server::pki::{self, Pki, kubeconfig};
 use headwater_server::presence::Presence;
 use headwater_server::request_header::RequestHeaderOptions;
@@ -30,7 +32,8 @@ use headwater_server::tls::Acceptor;
 use headwater_server::token_file::TokenFile;
 use headwater_server::token_webhook::TokenWebhook;
 use headwater_server::{Limits, Loopback, Options, Running, Settings, start};
-use tokio::task::JoinSet;
+use tokio::sync::watch;
+use tokio::task::{JoinSet, block_in_place};
 use tokio_util::sync::CancellationToken;
 
 use crate::controllers::{self, LocalControllers, Signer};
@@ -42,6 +45,8 @@ use crate::{limits, print};
 
 /// The interval at which a running server checks its certificates.
 const RENEW_EVERY: Duration = Duration::from_secs(86_400);
+/// The interval at which a running server looks for newly revoked certificates.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Serves with all controllers, unless flags select some.
 pub(crate) async fn dev(mut flags: ServeFlags) -> Result<()> {
@@ -101,7 +106,7 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
             cache: cache_options(&flags),
             settings: settings(&flags)?,
             audit,
-            ..Options::new(Issuer::new(&certificates.pki.service_account_key)?)
+            ..Options::new(certificates.issuer()?)
         },
     )
     .await?;
@@ -118,17 +123,26 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     let proxies = credentials.proxies;
     running.appear(Presence { address: https.address(), client_authority, proxies }).await;
     let url = format!("https://{}", reachable(https.address()));
-    let kubeconfig_path = paths.write_kubeconfig(&certificates.pki, &url)?;
+    let admin = kubeconfig::admin(&certificates.pki, &url);
+    let kubeconfig_path = paths.write_kubeconfig(&admin)?;
+    let credentials = ControllerCredentials::new(&certificates.pki, &url, &*certificates.clock)?;
     let plain = http.as_ref().map(Listener::address);
 
     let controllers = LocalControllers::new(&flags.controller_flags, stages);
     let mut tasks = ControllerTasks::default();
+    let (renewals, newest) = watch::channel(credentials);
     if let Some(controllers) = &controllers {
         running.server().ensure_component_roles().await.map_err(|status| anyhow!("{status}"))?;
-        let kubeconfigs = certificates.component_kubeconfigs(&url)?;
-        tasks.spawn(controllers, &certificates.pki, &kubeconfigs)?;
+        tasks.spawn(controllers.clone(), newest);
     }
-    running.run(|stop| certificates.keep_renewed(stop));
+    let renewal = AdminRenewal {
+        url: url.clone(),
+        path: kubeconfig_path.clone(),
+        published: admin,
+        clock: certificates.clock.clone(),
+        renewals,
+    };
+    running.run(|stop| certificates.keep_renewed(renewal, stop));
     for listener in std::iter::once(https).chain(http) {
         running.listen(listener);
     }
@@ -173,6 +187,29 @@ async fn until_stopped(
     }
 }
 
+/// What the controllers in this process need of the certificates.
+#[derive(Clone)]
+struct ControllerCredentials {
+    /// A kubeconfig for each identity, by its user. Their certificates are in memory only.
+    kubeconfigs: BTreeMap<String, String>,
+    signer: Arc<dyn CertificateSigner>,
+}
+
+impl ControllerCredentials {
+    fn new(pki: &Pki, url: &str, clock: &dyn Clock) -> Result<ControllerCredentials> {
+        let identities = headwater_controllers::identity::all().into_iter();
+        let each =
+            identities.map(|ComponentIdentity { user, groups }| -> Result<(String, String)> {
+                let pair = pki.client(&user, &groups, clock)?;
+                let credential = kubeconfig::UserCredential::Certificate(&pair);
+                let text = kubeconfig::user(&pki.ca, url, &user, credential);
+                Ok((user, text))
+            });
+        let kubeconfigs = each.collect::<Result<_>>()?;
+        Ok(ControllerCredentials { kubeconfigs, signer: Signer::of(&pki.signing)? })
+    }
+}
+
 /// The tasks of the controllers in this process. They stop before the server.
 #[derive(Default)]
 struct ControllerTasks {
@@ -184,16 +221,31 @@ struct ControllerTasks {
 const CONTROLLERS_GRACE: Duration = Duration::from_secs(5);
 
 impl ControllerTasks {
+    /// Runs the controllers with the newest credentials: they start again when these are renewed.
     fn spawn(
         &mut self,
-        controllers: &LocalControllers,
-        pki: &Pki,
-        kubeconfigs: &BTreeMap<String, String>,
-    ) -> Result<()> {
-        let stop = self.stop.clone().cancelled_owned();
-        let signer = Signer::of(&pki.signing)?;
-        self.tasks.spawn(controllers.run(kubeconfigs, signer, stop)?);
-        Ok(())
+        controllers: LocalControllers,
+        mut newest: watch::Receiver<ControllerCredentials>,
+    ) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            loop {
+                let credentials = newest.borrow_and_update().clone();
+                let (stopped, mut newer) = (stop.clone(), newest.clone());
+                let until = async move {
+                    tokio::select! {
+                        biased;
+                        () = stopped.cancelled() => {}
+                        Ok(()) = newer.changed() => {}
+                    }
+                };
+                controllers.run(&credentials.kubeconfigs, credentials.signer, until)?.await?;
+                if stop.is_cancelled() || !newest.has_changed().unwrap_or_default() {
+                    return Ok(());
+                }
+                tracing::info!("the controllers start again with renewed certificates");
+            }
+        });
     }
 
     /// Waits until the controllers end without being stopped.
@@ -242,14 +294,14 @@ impl ServerPaths {
         Ok(ServerPaths { data, kubeconfig_out, temporary, others })
     }
 
-    fn write_kubeconfig(&self, pki: &Pki, url: &str) -> Result<PathBuf> {
+    fn write_kubeconfig(&self, kubeconfig: &str) -> Result<PathBuf> {
         let directory = self.data.as_ref().or(self.temporary.as_ref());
         let path = match (&self.kubeconfig_out, directory) {
             (Some(path), _) => path.clone(),
             (None, Some(directory)) => directory.join("admin.kubeconfig"),
             (None, None) => anyhow::bail!("there is no directory for the kubeconfig"),
         };
-        private_file::replace(&path, &kubeconfig::admin(pki, url), private_file::PRIVATE)?;
+        private_file::replace(&path, kubeconfig, private_file::PRIVATE)?;
         Ok(path)
     }
 
@@ -314,6 +366,36 @@ struct Certificates {
     names: std::collections::BTreeSet<String>,
     others: OthersMayRead,
     clock: Arc<dyn Clock>,
+    /// Notices revoked certificates.
+    revocations: Option<RevocationFile>,
+}
+
+/// What has to change when the administrator's certificate is renewed.
+struct AdminRenewal {
+    /// The address in the kubeconfig.
+    url: String,
+    /// The kubeconfig file.
+    path: PathBuf,
+    /// The content of the file.
+    published: String,
+    clock: Arc<dyn Clock>,
+    /// The credentials of the controllers in this process.
+    renewals: watch::Sender<ControllerCredentials>,
+}
+
+impl AdminRenewal {
+    /// Writes and publishes the kubeconfig if it differs.
+    fn publish(&mut self, pki: &Pki) -> Result<()> {
+        let kubeconfig = kubeconfig::admin(pki, &self.url);
+        if self.published == kubeconfig {
+            return Ok(());
+        }
+        private_file::replace(&self.path, &kubeconfig, private_file::PRIVATE)?;
+        tracing::info!(path = %self.path.display(), "wrote a renewed kubeconfig");
+        self.renewals.send_replace(ControllerCredentials::new(pki, &self.url, &*self.clock)?);
+        self.published = kubeconfig;
+        Ok(())
+    }
 }
 
 impl Certificates {
@@ -332,37 +414,62 @@ impl Certificates {
             None => load(directory.as_deref(), &names, paths.others, &*clock)?,
         };
         let acceptor = Acceptor::new(&pki, clock.clone())?;
-        Ok(Certificates { pki, acceptor, directory, names, others: paths.others, clock })
+        let revocations = match &directory {
+            None => None,
+            Some(directory) => {
+                let (file, revoked) = RevocationFile::open(directory)?;
+                acceptor.revoke(revoked);
+                Some(file)
+            }
+        };
+        let others = paths.others;
+        Ok(Certificates { pki, acceptor, directory, names, others, clock, revocations })
     }
 
-    /// A kubeconfig for each identity of the controllers, by its user. Their certificates are kept in
-    /// memory only.
-    fn component_kubeconfigs(&self, url: &str) -> Result<BTreeMap<String, String>> {
-        let identities = headwater_controllers::identity::all().into_iter();
-        let each =
-            identities.map(|ComponentIdentity { user, groups }| -> Result<(String, String)> {
-                let pair = self.pki.client(&user, &groups, &*self.clock)?;
-                let credential = kubeconfig::UserCredential::Certificate(&pair);
-                let text = kubeconfig::user(&self.pki.ca, url, &user, credential);
-                Ok((user, text))
-            });
-        each.collect()
+    /// Signs and verifies service-account tokens.
+    fn issuer(&self) -> Result<Issuer> {
+        let issuer = Issuer::new(&self.pki.service_account_key)?;
+        Ok(issuer.with_former_keys(&self.pki.former_service_account_keys)?)
     }
 
-    /// Renews certificates before they expire.
-    async fn keep_renewed(self, stop: CancellationToken) {
+    /// Renews certificates before they expire, and rejects those that are revoked.
+    async fn keep_renewed(mut self, mut admin: AdminRenewal, stop: CancellationToken) {
         let mut days = tokio::time::interval(RENEW_EVERY);
+        let mut looks = tokio::time::interval(LOOK_EVERY);
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                _ = days.tick() => {}
+                // They read files, and another process may hold the lock of the directory.
+                _ = days.tick() => block_in_place(|| self.renew(&mut admin)),
+                _ = looks.tick() => block_in_place(|| self.read_revocations(&mut admin)),
             }
-            let Some(directory) = &self.directory else { continue };
-            let renewed = load(Some(directory), &self.names, self.others, &*self.clock)
-                .and_then(|pki| Ok(self.acceptor.replace(&pki)?));
-            if let Err(error) = renewed {
-                tracing::error!(%error, "cannot renew the certificates; the server keeps the old ones");
+        }
+    }
+
+    fn renew(&self, admin: &mut AdminRenewal) {
+        let Some(directory) = &self.directory else { return };
+        let renewed =
+            load(Some(directory), &self.names, self.others, &*self.clock).and_then(|pki| {
+                self.acceptor.replace(&pki)?;
+                admin.publish(&pki)
+            });
+        if let Err(error) = renewed {
+            tracing::error!(%error, "cannot renew the certificates; the server keeps the old ones");
+        }
+    }
+
+    fn read_revocations(&mut self, admin: &mut AdminRenewal) {
+        match self.revocations.as_mut().and_then(RevocationFile::changed) {
+            None => {}
+            Some(Ok(revoked)) => {
+                tracing::info!("the list of revoked certificates was read again");
+                // First a new certificate for the administrator, if the old one is revoked.
+                self.renew(admin);
+                self.acceptor.revoke(revoked);
+            }
+            Some(Err(error)) => {
+                tracing::error!(%error, "cannot read the revoked certificates; the server keeps the previous list");
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::answer::body::{self, RequestBody, Response};
 use crate::answer::status;
 use crate::audit::Trail;
 use crate::front::identity::{Identity, Peer};
-use crate::front::listen::{self, Handler};
+use crate::front::listen::{self, Handler, HealthHandler};
 use crate::kinds::custom;
 use crate::random;
 use crate::request::authorize::{self, AccessRequest};
@@ -44,6 +44,12 @@ impl Server {
             let server = server.clone();
             async move { server.handle(&peer, request).await }.boxed()
         })
+    }
+
+    /// Answers health checks without waiting for anything.
+    pub(crate) fn health_handler(&self) -> HealthHandler {
+        let server = self.clone();
+        Arc::new(move |uri| server.health().answer(uri.path(), uri.query().unwrap_or_default()))
     }
 
     /// Handles one request. A panic fails only that request (R46).

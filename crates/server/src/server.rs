@@ -222,13 +222,22 @@ impl Server {
         path: &str,
         headers: &HeaderMap,
     ) -> Result<Arc<Identity>, Unauthorized> {
-        match self.shared.authenticator.identify(peer, path, headers)? {
-            Credential::Identified(identity) => Ok(identity),
+        let identity = match self.shared.authenticator.identify(peer, path, headers)? {
+            Credential::Identified(identity) => identity,
             Credential::Token(token) => {
                 let known = self.identify_token(token, &[]).await;
-                known.map(|known| known.identity).map_err(|_| Unauthorized)
+                known.map(|known| known.identity).map_err(|_| Unauthorized)?
             }
+        };
+        if identity.is_anonymous() {
+            return Ok(identity);
         }
+        // A connection may outlive its certificate.
+        if identity.expires.is_some_and(|expires| expires <= self.now()) {
+            return Err(Unauthorized);
+        }
+        peer.mark_identified();
+        Ok(identity)
     }
 
     /// The user of a bearer token that is valid for one of these audiences; no audience means this

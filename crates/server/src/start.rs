@@ -83,6 +83,7 @@ impl Running {
 
     /// Serves the connections of a listener until the server stops.
     pub fn listen(&mut self, listener: Listener) {
+        let listener = listener.with_health(self.server.health_handler());
         self.listeners.spawn(listener.run(self.server.handler(), self.stop_listening.clone()));
     }
 

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use futures::future::AbortHandle;
 use futures::stream;
 use headwater_api::SystemClock;
 use headwater_server::pki::{Pki, kubeconfig, names};
@@ -67,7 +68,7 @@ pub(crate) async fn serve(kubeconfig_out: &Path, printer: Printer) -> Result<()>
 
 async fn connection(socket: TcpStream, acceptor: Acceptor, content: Arc<Content>) -> Result<()> {
     socket.set_nodelay(true)?;
-    let (stream, _, _) = acceptor.accept(socket).await?;
+    let stream = acceptor.accept(socket, AbortHandle::new_pair().0).await?.stream;
     let service = service_fn(move |request: Request<Incoming>| {
         let content = content.clone();
         async move {

@@ -30,4 +30,16 @@ pub(crate) enum PkiCommand {
         #[arg(long)]
         finish: bool,
     },
+    /// Add a service-account key; tokens of the former one stay valid until --finish
+    RotateServiceAccountKey {
+        /// Reject the tokens of the former key
+        #[arg(long)]
+        finish: bool,
+    },
+    /// Revoke a client certificate; a running server ends its connections within seconds
+    Revoke {
+        /// Certificate (PEM) or kubeconfig
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
 }

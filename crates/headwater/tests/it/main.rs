@@ -24,3 +24,4 @@ mod spec;
 mod tokens;
 mod transcript;
 mod watchers;
+mod withdrawn;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use jiff::Timestamp;
 use tokio_util::task::TaskTracker;
@@ -78,12 +79,25 @@ pub struct Peer {
     /// Tasks that outlive a request (a WebSocket after its upgrade): the listener waits for them
     /// when it stops.
     pub tasks: TaskTracker,
+    identified: Arc<AtomicBool>,
 }
 
 impl Peer {
     /// The other end of a connection.
     pub fn new(address: SocketAddr, transport: Transport) -> Peer {
-        Peer { address, transport, tasks: TaskTracker::new() }
+        Peer { address, transport, tasks: TaskTracker::new(), identified: Arc::default() }
+    }
+
+    /// Records that a client was identified on this connection.
+    pub fn mark_identified(&self) {
+        if !self.is_identified() {
+            self.identified.store(true, Relaxed);
+        }
+    }
+
+    /// Whether a client was identified on this connection; other connections have small limits.
+    pub fn is_identified(&self) -> bool {
+        self.identified.load(Relaxed)
     }
 }
 

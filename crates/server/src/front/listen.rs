@@ -3,13 +3,12 @@
 //! River: client → **listen** → identity → handlers. Promise: every connection ends by itself, at a
 //! limit, or at a shutdown that lets requests in flight finish; no connection delays another.
 
-use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use futures::future::{AbortHandle, Abortable, BoxFuture};
 use http::Request;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -20,7 +19,6 @@ use tokio_util::task::TaskTracker;
 use crate::answer::body::{RequestBody, Response};
 use crate::front::identity::{ClientCertificate, Peer, Transport};
 use crate::front::tls::Acceptor;
-use crate::lock::lock;
 use crate::system::metrics::Metrics;
 
 mod connection;
@@ -29,9 +27,15 @@ mod same_origin;
 mod detached;
 mod head;
 mod activity;
+mod limits;
+mod progress;
+mod standby;
 
 pub use detached::LongRunning;
 pub use gate::HangUp;
+use limits::ConnectionLimits;
+pub use standby::HealthHandler;
+use standby::{AcceptCount, Standby};
 
 /// The maximum number of headers of a request.
 pub const HEADERS_MAX: usize = 200;
@@ -59,13 +63,34 @@ pub struct Options {
     /// Connections are closed when the peer acknowledges nothing for this long, or reads nothing
     /// while data waits for it.
     pub timeout_peer: Duration,
+    /// A response is reset when the client takes nothing of it for this long.
+    pub timeout_progress: Duration,
     /// The time that requests in flight get at a shutdown.
     pub shutdown_grace: Duration,
     /// The maximum number of streams of an HTTP/2 connection.
     pub http2_streams_max: u32,
     /// The maximum number of connections.
     pub connections_max: usize,
-    /// The maximum number of connections from one address; loopback is exempt.
+    /// The maximum number of connections from one address, or one /64 network of IPv6; loopback is
+    /// exempt.
+    pub connections_per_address_max: usize,
+    /// Limits of connections on which no client has been identified.
+    pub anonymous: AnonymousOptions,
+}
+
+/// Limits of connections on which no client has been identified. Health checks and the first request
+/// of a client with a token fit; whoever holds many responses or connections does not.
+#[derive(Clone, Debug)]
+pub struct AnonymousOptions {
+    /// The maximum number of unfinished responses on an HTTP/2 connection; further requests get 429.
+    pub responses_max: u32,
+    /// The time between two requests.
+    pub timeout_idle: Duration,
+    /// The connection is closed after this time, when it has no request in flight.
+    pub lifetime: Duration,
+    /// The maximum number of such connections.
+    pub connections_max: usize,
+    /// The maximum number of such connections from one address; loopback is exempt.
     pub connections_per_address_max: usize,
 }
 
@@ -76,10 +101,24 @@ impl Default for Options {
             timeout_header: Duration::from_secs(32),
             timeout_idle: Duration::from_secs(90),
             timeout_peer: Duration::from_secs(60),
+            timeout_progress: Duration::from_secs(60),
             shutdown_grace: Duration::from_secs(10),
             http2_streams_max: 100,
             connections_max: 50_000,
             connections_per_address_max: 10_000,
+            anonymous: AnonymousOptions::default(),
+        }
+    }
+}
+
+impl Default for AnonymousOptions {
+    fn default() -> AnonymousOptions {
+        AnonymousOptions {
+            responses_max: 8,
+            timeout_idle: Duration::from_secs(10),
+            lifetime: Duration::from_secs(60),
+            connections_max: 25_000,
+            connections_per_address_max: 2_500,
         }
     }
 }
@@ -115,6 +154,7 @@ pub struct Listener {
     tls: Option<Acceptor>,
     options: Options,
     metrics: Metrics,
+    health: Option<HealthHandler>,
 }
 
 impl Listener {
@@ -152,12 +192,19 @@ impl Listener {
             Ok((socket.local_addr()?, socket))
         };
         match listen() {
-            Ok((address, socket)) => Ok(Listener { socket, address, tls, options, metrics }),
+            Ok((address, socket)) => {
+                Ok(Listener { socket, address, tls, options, metrics, health: None })
+            }
             Err(source) if source.kind() == io::ErrorKind::AddrInUse => {
                 Err(Error::InUse { address, flag })
             }
             Err(source) => Err(Error::Io { address, source }),
         }
+    }
+
+    /// Answers health checks with this handler also while the threads of requests are blocked.
+    pub fn with_health(self, health: HealthHandler) -> Listener {
+        Listener { health: Some(health), ..self }
     }
 
     /// The address, with the actual port.
@@ -170,14 +217,29 @@ impl Listener {
         let shared = Arc::new(ListenerState {
             address: self.address,
             handler,
-            options: self.options.clone(),
+            options: Arc::new(self.options.clone()),
             metrics: self.metrics.clone(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
             stop,
         });
+        let server = ConnectionServer {
+            shared: shared.clone(),
+            tls: self.tls,
+            limits: ConnectionLimits::new(&self.options),
+        };
+        let accepted_count = AcceptCount::default();
+        let standby = self.health.and_then(|health| {
+            let count = accepted_count.clone();
+            match Standby::start(&self.socket, server.clone(), health, count) {
+                Ok(standby) => Some(standby),
+                Err(error) => {
+                    tracing::error!(%error, "cannot start the standby for health checks");
+                    None
+                }
+            }
+        });
         let mut connections = JoinSet::new();
-        let limits = ConnectionLimits::new(&self.options);
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -185,8 +247,9 @@ impl Listener {
                 Some(_) = connections.join_next() => continue,
                 accepted = self.socket.accept() => accepted,
             };
+            accepted_count.add_one();
             match accepted {
-                Ok((socket, from)) => self.serve(&mut connections, &limits, &shared, socket, from),
+                Ok((socket, from)) => server.serve(&mut connections, socket, from),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -195,46 +258,58 @@ impl Listener {
         }
         drop(self.socket);
         drain(connections, &shared).await;
+        if let Some(standby) = standby {
+            standby.ended().await;
+        }
     }
+}
 
-    fn serve(
-        &self,
-        connections: &mut JoinSet<()>,
-        limits: &ConnectionLimits,
-        shared: &Arc<ListenerState>,
-        socket: TcpStream,
-        from: SocketAddr,
-    ) {
-        let permit = match limits.take(from.ip()) {
-            Ok(permit) => permit,
+/// Serves accepted connections within the limits.
+#[derive(Clone)]
+struct ConnectionServer {
+    shared: Arc<ListenerState>,
+    tls: Option<Acceptor>,
+    limits: ConnectionLimits,
+}
+
+impl ConnectionServer {
+    fn serve(&self, connections: &mut JoinSet<()>, socket: TcpStream, from: SocketAddr) {
+        let metrics = &self.shared.metrics;
+        let permit = match self.limits.take(from.ip()) {
+            Ok(permit) => Arc::new(permit),
             Err(reason) => {
-                self.metrics.connections_refused.with(&[reason]).inc();
+                metrics.connections_refused.with(&[reason]).inc();
                 return;
             }
         };
-        let held = self.metrics.connections.with(&[]).hold();
-        let (shared, tls) = (shared.clone(), self.tls.clone());
-        let transport = match &tls {
+        let held = metrics.connections.with(&[]).hold();
+        let shared = self.shared.clone();
+        let transport = match &self.tls {
             Some(_) => Transport::Tls(ClientCertificate::Absent),
             None => Transport::Loopback,
         };
-        let peer = Peer { address: from, transport, tasks: shared.tasks.clone() };
-        let serving = match tls {
-            Some(acceptor) => connection::serve_tls(shared, acceptor, socket, peer),
-            None => connection::serve_plain(shared, socket, peer),
+        let mut peer = Peer::new(from, transport);
+        peer.tasks = shared.tasks.clone();
+        let (abort, aborted) = AbortHandle::new_pair();
+        let accepted = connection::AcceptedConnection { shared, socket, peer, permit, abort };
+        let serving = match &self.tls {
+            Some(acceptor) => connection::serve_tls(accepted, acceptor.clone()),
+            None => connection::serve_plain(accepted),
         };
         connections.spawn(async move {
-            let _counted = (permit, held);
-            serving.run().await;
+            let _counted = held;
+            // Aborted when its certificate loses its rights.
+            let _ = Abortable::new(serving.run(), aborted).await;
         });
     }
 }
 
 /// The state shared by the connections of a listener.
+#[derive(Clone)]
 struct ListenerState {
     address: SocketAddr,
     handler: Handler,
-    options: Options,
+    options: Arc<Options>,
     metrics: Metrics,
     /// HTTP/2 streams and upgraded connections.
     tasks: TaskTracker,
@@ -285,97 +360,4 @@ fn notice_gone_peers(socket: &TcpSocket, timeout: Duration) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     sockopt::set_tcp_user_timeout(socket, u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX))?;
     Ok(())
-}
-
-/// Counts connections against the limits in total and per address.
-#[derive(Clone)]
-struct ConnectionLimits(Arc<Mutex<ConnectionCounts>>);
-
-struct ConnectionCounts {
-    total: usize,
-    by_address: HashMap<IpAddr, usize>,
-    total_max: usize,
-    per_address_max: usize,
-}
-
-impl ConnectionLimits {
-    fn new(options: &Options) -> ConnectionLimits {
-        ConnectionLimits(Arc::new(Mutex::new(ConnectionCounts {
-            total: 0,
-            by_address: HashMap::new(),
-            total_max: options.connections_max,
-            per_address_max: options.connections_per_address_max,
-        })))
-    }
-
-    /// Admits a connection, or returns the limit that is reached.
-    fn take(&self, address: IpAddr) -> Result<ConnectionPermit, &'static str> {
-        let mut counts = lock(&self.0);
-        if counts.total >= counts.total_max {
-            return Err("total");
-        }
-        let limit = if address.is_loopback() { usize::MAX } else { counts.per_address_max };
-        let here = counts.by_address.entry(address).or_default();
-        if *here >= limit {
-            return Err("address");
-        }
-        *here += 1;
-        counts.total += 1;
-        Ok(ConnectionPermit { address, limits: self.clone() })
-    }
-}
-
-/// An admitted connection; dropping it releases its share of the limits.
-struct ConnectionPermit {
-    address: IpAddr,
-    limits: ConnectionLimits,
-}
-
-impl Drop for ConnectionPermit {
-    fn drop(&mut self) {
-        let mut counts = lock(&self.limits.0);
-        counts.total -= 1;
-        if let Some(here) = counts.by_address.get_mut(&self.address) {
-            *here -= 1;
-            if *here == 0 {
-                counts.by_address.remove(&self.address);
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn limits(total: usize, per_address: usize) -> ConnectionLimits {
-        ConnectionLimits::new(&Options {
-            connections_max: total,
-            connections_per_address_max: per_address,
-            ..Options::default()
-        })
-    }
-
-    /// B030
-    #[test]
-    fn the_limit_of_one_address_does_not_affect_another() {
-        let limits = limits(10, 2);
-        let (here, there): (IpAddr, IpAddr) =
-            ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
-        let first = limits.take(here).ok().unwrap();
-        let _second = limits.take(here).ok().unwrap();
-        assert_eq!(limits.take(here).err(), Some("address"));
-        let _other = limits.take(there).ok().unwrap();
-        drop(first);
-        assert!(limits.take(here).is_ok());
-    }
-
-    #[test]
-    fn loopback_is_subject_to_the_total_limit_only() {
-        let limits = limits(3, 1);
-        let here: IpAddr = "127.0.0.1".parse().unwrap();
-        let _held: Vec<ConnectionPermit> =
-            (0..3).map(|_| limits.take(here).ok().unwrap()).collect();
-        assert_eq!(limits.take(here).err(), Some("total"));
-    }
 }

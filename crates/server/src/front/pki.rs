@@ -20,12 +20,16 @@ mod certificate;
 pub mod kubeconfig;
 mod leaf;
 pub mod private_file;
+pub mod revoked;
 pub mod rotation;
+pub mod service_account_keys;
 
 use authority::SigningAuthority;
 use certificate::new_key;
 use leaf::Leaf;
 use private_file::{OthersMayRead, PRIVATE, PUBLIC};
+use revoked::RevokedCertificates;
+use zeroize::Zeroizing;
 
 /// How far a client's clock may be behind the server's.
 const SKEW: Duration = Duration::from_secs(3600);
@@ -54,6 +58,8 @@ pub struct Pki {
     pub signing: Pair,
     /// The key that signs service-account tokens (ES256), as PEM.
     pub service_account_key: Secret,
+    /// Public keys (PEM) whose tokens are still accepted, from before a change of the key.
+    pub former_service_account_keys: String,
 }
 
 /// A certificate and its key, as PEM.
@@ -65,13 +71,13 @@ pub struct Pair {
     pub key: Secret,
 }
 
-/// Text that must not be logged.
-pub struct Secret(String);
+/// Text that must not be logged. Its memory is overwritten when it is dropped.
+pub struct Secret(Zeroizing<String>);
 
 impl Secret {
     /// Wraps a text that must not be printed.
-    pub fn new(text: String) -> Secret {
-        Secret(text)
+    pub fn new(text: impl Into<Zeroizing<String>>) -> Secret {
+        Secret(text.into())
     }
 
     /// The text.
@@ -112,6 +118,23 @@ pub enum Error {
     /// A file is not a certificate.
     #[error("{} is not a certificate in PEM", .0.display())]
     NotACertificate(PathBuf),
+    /// The list of revoked certificates cannot be understood.
+    #[error("line {line} of {} is not a SHA-256 digest in hexadecimal", path.display())]
+    RevokedLine {
+        /// The list.
+        path: PathBuf,
+        /// The line number, from one.
+        line: usize,
+    },
+    /// There is no key to change.
+    #[error("{} does not exist; the first start of a server creates it", .0.display())]
+    NoServiceAccountKey(PathBuf),
+    /// A key was changed before.
+    #[error("{} exists: tokens of an earlier key are still accepted; complete the change with --finish", .0.display())]
+    KeyChangeBegun(PathBuf),
+    /// No key was changed.
+    #[error("{} does not exist: only the current key is accepted", .0.display())]
+    NoKeyChange(PathBuf),
     /// There is nothing to rotate.
     #[error("{} contains no certificate authority; the first start of a server creates it", .0.display())]
     NoAuthority(PathBuf),
@@ -160,6 +183,7 @@ impl Pki {
             admin: leaf::admin().issue(&authority, now)?,
             signing: authority.pair(),
             service_account_key: new_key()?,
+            former_service_account_keys: String::new(),
             ca: authority.certificate,
         })
     }
@@ -173,7 +197,8 @@ impl Pki {
         clock: &dyn Clock,
     ) -> Result<Pki, Error> {
         let _lock = open_locked(directory, others)?;
-        let folder = Folder { directory, others, now: clock.now() };
+        let revoked = RevokedCertificates::load(directory)?;
+        let folder = Folder { directory, others, now: clock.now(), revoked };
         let authority = folder.authority()?;
         let next = SigningAuthority::load(&directory.join(rotation::NEXT), others)?;
         for authority in std::iter::once(&authority).chain(&next) {
@@ -187,6 +212,7 @@ impl Pki {
             admin: folder.pair("admin", &leaf::admin(), for_clients)?,
             signing: for_clients.pair(),
             service_account_key: folder.service_account_key()?,
+            former_service_account_keys: service_account_keys::former(directory)?,
             ca: match &next {
                 Some(next) => format!("{}{}", authority.certificate, next.certificate),
                 None => authority.certificate,
@@ -223,6 +249,7 @@ struct Folder<'a> {
     directory: &'a Path,
     others: OthersMayRead,
     now: Timestamp,
+    revoked: RevokedCertificates,
 }
 
 impl Folder<'_> {
@@ -250,11 +277,13 @@ impl Folder<'_> {
         let secret = private_file::read_existing(&key, self.others)?;
         if let (Some(pem), Some(secret)) = (&stored, &secret)
             && leaf.fits(pem, secret, authority, self.now)
+            && !self.revoked.contains_pem(pem)
         {
             return Ok(Pair { certificate: pem.clone(), key: Secret(secret.clone()) });
         }
         let pair = leaf.issue(authority, self.now)?;
-        for (path, content) in [(&key, &secret), (&certificate, &stored)] {
+        let secret = secret.as_ref().map(|secret| secret.as_str());
+        for (path, content) in [(&key, secret), (&certificate, stored.as_deref())] {
             if let Some(content) = content {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
                 private_file::replace(

@@ -23,7 +23,12 @@ use ring::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair,
     UnparsedPublicKey,
 };
+use rustls::pki_types::SubjectPublicKeyInfoDer;
+use rustls::pki_types::pem::PemObject;
 use serde::Deserialize;
+use x509_parser::prelude::FromDer;
+use x509_parser::x509::SubjectPublicKeyInfo;
+use zeroize::Zeroizing;
 
 use crate::front::pki::Secret;
 use crate::lock::lock;
@@ -48,8 +53,17 @@ pub struct Issuer {
     random: SystemRandom,
     /// The key id: a digest of the public key.
     id: String,
+    /// Keys that signed before; their tokens are still accepted.
+    former: Vec<FormerKey>,
     /// A cache: verifying a signature costs more than serving a request.
     verified: Mutex<VerifiedTokens>,
+}
+
+/// A key that signed before.
+struct FormerKey {
+    id: String,
+    /// The public key: an uncompressed point.
+    point: Vec<u8>,
 }
 
 /// Why a token is rejected.
@@ -81,10 +95,37 @@ impl Issuer {
             .map_err(|error| KeyUnusable(error.to_string()))?;
         let random = SystemRandom::new();
         let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
-        let key = EcdsaKeyPair::from_pkcs8(algorithm, &pair.serialize_der(), &random)
+        let der = Zeroizing::new(pair.serialize_der());
+        let key = EcdsaKeyPair::from_pkcs8(algorithm, &der, &random)
             .map_err(|error| KeyUnusable(error.to_string()))?;
         let id = encoded(digest::digest(&digest::SHA256, &pair.subject_public_key_info()));
-        Ok(Issuer { key, random, id, verified: Mutex::default() })
+        Ok(Issuer { key, random, id, former: Vec::new(), verified: Mutex::default() })
+    }
+
+    /// Also accepts tokens of these public keys, as PEM (`Pki::former_service_account_keys`).
+    pub fn with_former_keys(mut self, keys: &str) -> Result<Issuer, KeyUnusable> {
+        for der in SubjectPublicKeyInfoDer::pem_slice_iter(keys.as_bytes()) {
+            let der = der.map_err(|error| KeyUnusable(error.to_string()))?;
+            let (_, info) = SubjectPublicKeyInfo::from_der(&der)
+                .map_err(|error| KeyUnusable(error.to_string()))?;
+            let point = info.subject_public_key.data.to_vec();
+            if point.len() != self.key.public_key().as_ref().len() {
+                return Err(KeyUnusable("it is on another curve".to_owned()));
+            }
+            self.former
+                .push(FormerKey { id: encoded(digest::digest(&digest::SHA256, &der)), point });
+        }
+        Ok(self)
+    }
+
+    /// The public key with this id. Tokens without an id are signed by the current key.
+    fn public_key(&self, id: Option<&str>) -> Option<&[u8]> {
+        match id {
+            Some(id) if id != self.id => {
+                self.former.iter().find(|key| key.id == id).map(|key| key.point.as_slice())
+            }
+            _ => Some(self.key.public_key().as_ref()),
+        }
     }
 
     pub(crate) fn sign(&self, claims: &Claims) -> Option<String> {
@@ -117,10 +158,11 @@ impl Issuer {
         let (message, signature) = token.rsplit_once('.')?;
         let (header, claims) = message.split_once('.')?;
         let header: Header = serde_json::from_slice(&decoded(header)?).ok()?;
-        if !header.is_ours(&self.id) {
+        if !header.is_supported() {
             return None;
         }
-        let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.key.public_key());
+        let key = self.public_key(header.kid.as_deref())?;
+        let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key);
         public.verify(message.as_bytes(), &decoded(signature)?).ok()?;
         Claims::parse(&decoded(claims)?, ISSUER)
     }
@@ -136,10 +178,8 @@ struct Header {
 }
 
 impl Header {
-    fn is_ours(&self, id: &str) -> bool {
-        self.alg == ALGORITHM
-            && self.kid.as_deref().is_none_or(|kid| kid == id)
-            && self.crit.is_none()
+    fn is_supported(&self) -> bool {
+        self.alg == ALGORITHM && self.crit.is_none()
     }
 }
 

@@ -3,13 +3,15 @@
 //! River: socket → **tls** → identity, HTTP. Promise: TLS 1.2 or 1.3 only. The client certificate is
 //! verified on every connection, also on a resumed one. The handshake succeeds with an invalid
 //! client certificate, and the requests of that connection get 401 instead of a broken connection;
-//! they are never anonymous (B009).
+//! they are never anonymous (B009). A certificate that is revoked or whose authority is withdrawn loses
+//! its open connections.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures::future::AbortHandle;
 use headwater_api::Clock;
 use jiff::Timestamp;
 use ring::digest;
@@ -31,6 +33,12 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::front::identity::{ClientCertificate, Identity};
 use crate::front::pki::Pki;
+use crate::front::pki::revoked::RevokedCertificates;
+
+mod connections;
+
+pub use connections::CertifiedConnection;
+use connections::CertifiedConnections;
 
 /// The HTTP version that the handshake negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +70,22 @@ pub struct Acceptor {
     current: Arc<ArcSwap<Current>>,
     /// Verifies the certificates of front proxies.
     proxies: Option<Arc<dyn ClientCertVerifier>>,
+    revoked: Arc<ArcSwap<RevokedCertificates>>,
+    connections: CertifiedConnections,
     clock: Arc<dyn Clock>,
+}
+
+/// An accepted connection.
+pub struct AcceptedTls {
+    /// The stream.
+    pub stream: TlsStream<TcpStream>,
+    /// The HTTP version.
+    pub protocol: Protocol,
+    /// What the client's certificate proves.
+    pub client: ClientCertificate,
+    /// Keeps the connection registered under its certificate: it is aborted when the certificate loses
+    /// its rights.
+    pub registered: Option<CertifiedConnection>,
 }
 
 struct Current {
@@ -78,7 +101,8 @@ impl Acceptor {
     /// Presents the server's certificate and accepts clients of its certificate authority.
     pub fn new(pki: &Pki, clock: Arc<dyn Clock>) -> Result<Acceptor, Error> {
         let current = Arc::new(ArcSwap::from_pointee(Current::new(pki)?));
-        Ok(Acceptor { current, proxies: None, clock })
+        let (revoked, connections) = Default::default();
+        Ok(Acceptor { current, proxies: None, revoked, connections, clock })
     }
 
     /// Also accepts front proxies with certificates of this authority (PEM), which should issue no
@@ -89,17 +113,45 @@ impl Acceptor {
         Ok(self)
     }
 
-    /// Uses other certificates from the next handshake on.
+    /// Uses other certificates from the next handshake on. Connections of clients whose authority is
+    /// no longer trusted end.
     pub fn replace(&self, pki: &Pki) -> Result<(), Error> {
         self.current.store(Arc::new(Current::new(pki)?));
+        self.end_invalid();
         Ok(())
     }
 
-    /// Performs one handshake.
-    pub async fn accept(
-        &self,
-        socket: TcpStream,
-    ) -> io::Result<(TlsStream<TcpStream>, Protocol, ClientCertificate)> {
+    /// Rejects these client certificates, and ends their connections.
+    pub fn revoke(&self, revoked: RevokedCertificates) {
+        self.revoked.store(Arc::new(revoked));
+        self.end_invalid();
+    }
+
+    fn end_invalid(&self) {
+        let ended = self.connections.retain(|chain| self.is_valid(chain));
+        if ended > 0 {
+            tracing::info!(ended, "connections ended: their client certificates are not accepted");
+        }
+    }
+
+    fn is_valid(&self, chain: &[CertificateDer<'_>]) -> bool {
+        is_accepted(&self.verify(chain))
+    }
+
+    fn verify(&self, chain: &[CertificateDer<'_>]) -> ClientCertificate {
+        if chain.first().is_some_and(|leaf| self.revoked.load().contains(leaf)) {
+            tracing::info!("a revoked client certificate was rejected");
+            return ClientCertificate::Refused;
+        }
+        let own = self.current.load().verify(chain, self.clock.now());
+        match self.proxy(chain) {
+            Some(name) => ClientCertificate::Proxy { name, own: Box::new(own) },
+            None => own,
+        }
+    }
+
+    /// Performs one handshake. `abort` ends the connection.
+    pub async fn accept(&self, socket: TcpStream, abort: AbortHandle) -> io::Result<AcceptedTls> {
         let current = self.current.load_full();
         let begun = LazyConfigAcceptor::new(server::Acceptor::default(), socket).await?;
         let config = match wants_aes(begun.client_hello().cipher_suites()) {
@@ -113,12 +165,11 @@ impl Acceptor {
             _ => Protocol::Http1,
         };
         let chain = session.peer_certificates().unwrap_or_default();
-        let own = current.verify(chain, self.clock.now());
-        let client = match self.proxy(chain) {
-            Some(name) => ClientCertificate::Proxy { name, own: Box::new(own) },
-            None => own,
-        };
-        Ok((stream, protocol, client))
+        // Registered first, so that a later change reaches the connection.
+        let registered = self.connections.register(chain, abort);
+        let client = self.verify(chain);
+        let registered = registered.filter(|_| is_accepted(&client));
+        Ok(AcceptedTls { stream, protocol, client, registered })
     }
 
     /// The name of a front proxy with this chain.
@@ -130,6 +181,11 @@ impl Acceptor {
         let name = certificate.subject().iter_common_name().last().map(|name| name.as_str());
         Some(name.unwrap_or(Ok("")).ok()?.into())
     }
+}
+
+/// Whether a certificate proves something.
+fn is_accepted(client: &ClientCertificate) -> bool {
+    matches!(client, ClientCertificate::Verified(_) | ClientCertificate::Proxy { .. })
 }
 
 fn unix_time(now: Timestamp) -> UnixTime {
@@ -284,6 +340,7 @@ fn identity(leaf: &CertificateDer<'_>) -> Option<Identity> {
     }
     let mut identity = Identity::authenticated(user, groups?);
     identity.uid = uid.to_owned();
+    identity.expires = Timestamp::from_second(certificate.validity().not_after.timestamp()).ok();
     identity.extra.insert(CREDENTIAL_ID.to_owned(), vec![credential_id(leaf)]);
     Some(identity)
 }

@@ -248,7 +248,10 @@ fn selected_name(verb: Verb, kind: &Kind, query: &Query) -> String {
 /// Splits and decodes a path. A double slash matches nothing; a trailing slash is dropped. The error
 /// is the content of [`Target::Invalid`], as below.
 fn segments(registry: &Registry, path: &str) -> Result<Vec<String>, Option<Status>> {
-    let decoded = decode(path).ok_or(None)?;
+    let decoded = decode(path).ok_or_else(|| {
+        let why = "the path has an invalid percent escape, a NUL, or bytes that are not UTF-8";
+        Some(status::bad_request(why))
+    })?;
     let trimmed = decoded.strip_prefix('/').ok_or(None)?;
     let trimmed = trimmed.strip_suffix('/').unwrap_or(trimmed);
     if trimmed.is_empty() {

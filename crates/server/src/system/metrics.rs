@@ -175,7 +175,9 @@ families! {
             "Bytes of long requests that wait until others are done.";
         connections: Gauge = headwater_connections(),
             "Connections open now.";
-        /// `reason` is `total` or `address`.
+        standby_connections: Counter = headwater_standby_connections_total(),
+            "Connections that waited because the threads of requests were busy.";
+        /// `reason` is `total`, `address` or `anonymous`.
         connections_refused: Counter = headwater_connections_refused_total(reason),
             "Connections closed at once because there were too many.";
         panics: Counter = headwater_panics_total(),

@@ -36,7 +36,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
+mod hostile;
 mod lasting;
+mod standby;
+mod withdrawn;
 
 /// A handler whose response depends on the path.
 #[derive(Clone)]

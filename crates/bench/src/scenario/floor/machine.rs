@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use futures::future::AbortHandle;
 use hdrhistogram::Histogram;
 use headwater_api::SystemClock;
 use headwater_server::pki::{Pki, kubeconfig, names};
@@ -54,7 +55,7 @@ async fn tls_stream(directory: &Path) -> Result<Figures> {
     let acceptor = Acceptor::new(&pki, Arc::new(SystemClock))?;
     let sending = async {
         let (socket, _) = listener.accept().await?;
-        let (mut stream, _, _) = acceptor.accept(socket).await?;
+        let mut stream = acceptor.accept(socket, AbortHandle::new_pair().0).await?.stream;
         let began = began();
         let bytes = vec![b'x'; 64 * 1024];
         let mut left = MEGABYTES * 1_000_000;

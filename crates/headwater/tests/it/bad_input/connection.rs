@@ -130,6 +130,10 @@ fn heads(suite: &mut Suite) {
             "GET /version HTTP/7.0\r\nHost: localhost\r\n\r\n".to_owned(),
             get(""),
             get("Host: localhost\r\nHost: y\r\n"),
+            get("Host: user@localhost\r\n"),
+            get("Host: localhost/x\r\n"),
+            get("Host: localhost, localhost\r\n"),
+            get("Host: localhost:99999\r\n"),
         ] {
             row.raw(request, &[400]);
         }
@@ -201,8 +205,9 @@ fn lengths(suite: &mut Suite) {
             "POST {CMS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
              Content-Length: 10000000000\r\n\r\n"
         );
-        let answer = row.raw(request, &[413]);
+        let answer = row.raw(&request, &[413]);
         row.is_status(&answer, "10 GB", 413, "RequestEntityTooLarge");
+        row.raw(request.replace("10000000000", &i64::MAX.to_string()), &[413]);
     });
     suite.row(22, |row| {
         let request = format!(

@@ -352,7 +352,7 @@ fn streams(suite: &mut Suite) {
         // Only stream 3 has a flow-control window.
         let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
         let frames = [
-            no_window,
+            no_window.clone(),
             get(1, "/api/v1/namespaces?watch=1"),
             get(3, "/version"),
             window(3, 65_535),
@@ -364,6 +364,25 @@ fn streams(suite: &mut Suite) {
         row.check(answered, || format!("{came:?}"));
         let sent = came.iter().any(|frame| frame.stream == 1 && frame.kind == DATA);
         row.check(!sent, || "data without a window".into());
+        // A client without an identity holds few responses.
+        let request = block(&[
+            (":method", "GET"),
+            (":scheme", "https"),
+            (":authority", "x"),
+            (":path", "/version"),
+        ]);
+        let mut frames = vec![no_window];
+        frames.extend(
+            (0..100).map(|n| frame(HEADERS, END_HEADERS | END_STREAM, 2 * n + 1, &request)),
+        );
+        let answers = std::cell::Cell::new(0);
+        let came = exchange(row.suite, &begun(&frames), |frame| {
+            answers.set(answers.get() + usize::from(frame.kind == HEADERS));
+            frame.kind == GOAWAY || answers.get() == 100
+        });
+        let is_refused = |frame: &&Frame| frame.kind == HEADERS && frame.flags & END_STREAM != 0;
+        let refused = came.iter().filter(is_refused).count();
+        row.check((answers.get(), refused) == (100, 92), || format!("{refused} were refused"));
     });
     suite.row(52, |row| {
         let request = block(&[

@@ -125,7 +125,7 @@ fn options(suite: &mut Suite) {
     });
     suite.row(149, |row| {
         let all = row.accepted(&format!("GET {CMS}"), "", 200).names();
-        for limit in ["0", "-1", "-9223372036854775808"] {
+        for limit in ["0", "-1", "-9223372036854775808", "9223372036854775807"] {
             let list = row.accepted(&format!("GET {CMS}?limit={limit}"), "", 200);
             row.check(list.names() == all, || list.names());
         }
@@ -134,6 +134,7 @@ fn options(suite: &mut Suite) {
         for seconds in ["word", "9223372036854775808", "1.5", ""] {
             row.bad_request(&format!("GET {CMS}?watch=1&timeoutSeconds={seconds}"), "");
         }
+        row.accepted(&format!("GET {CMS}?timeoutSeconds={}", i64::MAX), "", 200);
         let watch = format!("GET {CMS}?watch=1&resourceVersion=0&timeoutSeconds=-1");
         row.accepted(&watch, "", 200);
         // Capped at a year: such a watch must be open, so only the first event is read.

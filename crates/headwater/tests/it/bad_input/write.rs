@@ -262,6 +262,27 @@ fn applies(suite: &mut Suite) {
 fn deletes(suite: &mut Suite) {
     let p = format!("DELETE {CMS}/p");
     suite.row(198, |row| {
+        // The largest grace period, in the query, in the options and in the object.
+        let pods = "/api/v1/namespaces/ns/pods";
+        for (at, body) in [
+            (format!("?gracePeriodSeconds={}", i64::MAX), String::new()),
+            (String::new(), json!({"gracePeriodSeconds": i64::MAX}).to_string()),
+            (String::new(), String::new()),
+        ] {
+            let pod = json!({
+                "metadata": {"name": "patient"},
+                "spec": {
+                    "nodeName": "nowhere",
+                    "terminationGracePeriodSeconds": i64::MAX,
+                    "containers": [{"name": "a", "image": "a"}]
+                }
+            });
+            row.suite.made(pods, &pod);
+            row.accepted(&format!("DELETE {pods}/patient{at}"), body, 200);
+            row.accepted(&format!("DELETE {pods}/patient?gracePeriodSeconds=0"), "", 200);
+        }
+    });
+    suite.row(198, |row| {
         for wrong in [json!({"uid": "another"}), json!({"resourceVersion": "1"})] {
             let body = json!({"preconditions": wrong}).to_string();
             row.refused(&p, body, 409, "Conflict");

@@ -1,12 +1,14 @@
 //! The activity of one connection: which phase it is in, and since when.
 //!
 //! Promise: a connection that sends no complete request in time is detected, whether it is silent,
-//! slow with its headers, or idle between requests; one with a request in flight never is.
+//! slow with its headers, or idle between requests; so is one that does not take the bytes that wait
+//! for it. One with a request in flight and nothing to send never is.
 
+use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -18,6 +20,11 @@ use tokio_util::sync::CancellationToken;
 use super::Options;
 use super::detached::HeadState;
 use super::head::Head;
+use super::progress::ResponseProgress;
+use crate::lock::lock;
+
+/// No write waits for the peer.
+const TAKES: u64 = u64::MAX;
 
 /// The activity of a connection, shared by the connection, its requests and its deadline.
 pub(super) struct Activity {
@@ -32,8 +39,13 @@ pub(super) struct Activity {
     begun: AtomicU32,
     /// Whether the arriving head gives the length of its body in two ways.
     ambiguous: AtomicBool,
-    timeout_header: Duration,
-    timeout_idle: Duration,
+    /// Whether a client was identified on this connection.
+    identified: AtomicBool,
+    /// Milliseconds from `opened` to the write that the peer does not take, or [`TAKES`].
+    stalled: AtomicU64,
+    /// HTTP/2 responses that hyper regards as sent and of which parts wait for the peer.
+    unsent: Mutex<VecDeque<Arc<ResponseProgress>>>,
+    options: Arc<Options>,
     /// Cancelled when the connection should close, with the token of the listener at the latest. Its
     /// own token: one shared notification would be contended at every wake-up.
     closing: CancellationToken,
@@ -41,7 +53,7 @@ pub(super) struct Activity {
 
 impl Activity {
     /// The activity of a new connection; it closes with the listener.
-    pub(super) fn new(options: &Options, listener: &CancellationToken) -> Activity {
+    pub(super) fn new(options: &Arc<Options>, listener: &CancellationToken) -> Activity {
         Activity {
             opened: Instant::now(),
             busy: AtomicU32::new(0),
@@ -50,8 +62,10 @@ impl Activity {
             arriving: AtomicBool::new(true),
             begun: AtomicU32::new(0),
             ambiguous: AtomicBool::new(false),
-            timeout_header: options.timeout_header,
-            timeout_idle: options.timeout_idle,
+            identified: AtomicBool::new(false),
+            stalled: AtomicU64::new(TAKES),
+            unsent: Mutex::default(),
+            options: options.clone(),
             closing: listener.child_token(),
         }
     }
@@ -69,6 +83,37 @@ impl Activity {
         self.busy.fetch_sub(1, Relaxed);
     }
 
+    /// The number of requests whose response is not complete.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.busy.load(Relaxed)
+    }
+
+    /// Records that a client was identified: the usual limits apply.
+    pub(super) fn identified(&self) {
+        self.identified.store(true, Relaxed);
+    }
+
+    /// Observes the parts of an HTTP/2 response that is complete for hyper.
+    pub(super) fn sent(&self, response: Arc<ResponseProgress>) {
+        if response.has_unsent() {
+            let mut unsent = lock(&self.unsent);
+            while unsent.front().is_some_and(|oldest| !oldest.has_unsent()) {
+                unsent.pop_front();
+            }
+            unsent.push_back(response);
+        }
+    }
+
+    /// Records whether the peer takes what is written.
+    fn wrote<T>(&self, written: &Poll<io::Result<T>>) {
+        let is_stalled = self.stalled.load(Relaxed) != TAKES;
+        match written {
+            Poll::Pending if !is_stalled => self.stalled.store(self.milliseconds(), Relaxed),
+            Poll::Ready(_) if is_stalled => self.stalled.store(TAKES, Relaxed),
+            _ => {}
+        }
+    }
+
     /// Whether the head that has just arrived was ambiguous; resets the flag for the next request.
     pub(super) fn take_ambiguous(&self) -> bool {
         self.ambiguous.swap(false, Relaxed)
@@ -84,13 +129,13 @@ impl Activity {
         self.closing.cancelled().await;
     }
 
-    /// Waits until the connection has been silent, slow or idle for too long.
+    /// Waits until the connection has been silent, slow, idle or stalled for too long.
     pub(super) async fn overdue(&self) {
         loop {
             let now = Instant::now();
             // Any activity extends the deadline by at least this much, so activity needs no
             // wake-up of its own.
-            let later = now + self.timeout_header.min(self.timeout_idle);
+            let later = now + self.shortest_timeout();
             match self.deadline() {
                 Some(deadline) if deadline <= now => return,
                 Some(deadline) => sleep_until(deadline.min(later)).await,
@@ -99,19 +144,68 @@ impl Activity {
         }
     }
 
+    fn shortest_timeout(&self) -> Duration {
+        let options = &self.options;
+        let all = options.timeout_header.min(options.timeout_idle).min(options.timeout_progress);
+        if self.is_anonymous() { all.min(options.anonymous.timeout_idle) } else { all }
+    }
+
+    fn is_anonymous(&self) -> bool {
+        !self.identified.load(Relaxed)
+    }
+
     fn deadline(&self) -> Option<Instant> {
-        if self.busy.load(Relaxed) > 0 {
+        [self.request_deadline(), self.stalled_deadline(), self.unsent_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// When the next request must have arrived.
+    fn request_deadline(&self) -> Option<Instant> {
+        if self.in_flight() > 0 {
             return None;
         }
-        let since = self.opened + Duration::from_millis(self.since.load(Relaxed));
-        match self.arriving.load(Relaxed) {
-            true => Some(since + self.timeout_header),
-            false => Some(since + self.timeout_idle),
-        }
+        let options = &self.options;
+        let since = self.at(self.since.load(Relaxed));
+        let anonymous = self.is_anonymous();
+        Some(match (self.arriving.load(Relaxed), anonymous) {
+            (true, _) => since + options.timeout_header,
+            (false, false) => since + options.timeout_idle,
+            (false, true) => {
+                let idle = options.anonymous.timeout_idle.min(options.timeout_idle);
+                (since + idle).min(self.opened + options.anonymous.lifetime)
+            }
+        })
+    }
+
+    /// Whether bytes wait for the peer.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stalled_deadline().is_some() || self.unsent_deadline().is_some()
+    }
+
+    /// When the peer must have taken bytes from the socket.
+    fn stalled_deadline(&self) -> Option<Instant> {
+        let since = self.stalled.load(Relaxed);
+        (since != TAKES).then(|| self.at(since) + self.options.timeout_progress)
+    }
+
+    /// When the peer must have taken bytes of a response that hyper regards as sent.
+    fn unsent_deadline(&self) -> Option<Instant> {
+        let timeout = self.options.timeout_progress;
+        lock(&self.unsent).iter().filter_map(|response| response.deadline(timeout)).min()
+    }
+
+    fn at(&self, milliseconds: u64) -> Instant {
+        self.opened + Duration::from_millis(milliseconds)
+    }
+
+    fn milliseconds(&self) -> u64 {
+        self.opened.elapsed().as_millis() as u64
     }
 
     fn now_waits(&self) {
-        self.since.store(self.opened.elapsed().as_millis() as u64, Relaxed);
+        self.since.store(self.milliseconds(), Relaxed);
     }
 }
 
@@ -192,7 +286,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ActivityStream<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.activity.wrote(&written);
+        written
     }
 
     fn poll_write_vectored(
@@ -200,7 +296,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ActivityStream<S> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.activity.wrote(&written);
+        written
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -208,7 +306,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ActivityStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.activity.wrote(&flushed);
+        ready!(flushed)?;
         self.response_head.flushed();
         Poll::Ready(Ok(()))
     }
@@ -223,7 +323,7 @@ mod tests {
     use super::*;
 
     fn activity() -> Arc<Activity> {
-        Arc::new(Activity::new(&Options::default(), &CancellationToken::new()))
+        Arc::new(Activity::new(&Arc::default(), &CancellationToken::new()))
     }
 
     /// The seconds until the connection is overdue.
@@ -246,10 +346,66 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_idle_connection_gets_the_idle_timeout() {
         let activity = activity();
+        activity.identified();
         activity.begin();
         tokio::time::advance(Duration::from_secs(1000)).await;
         activity.end();
         assert_eq!(patience(&activity).await, 90);
+    }
+
+    /// S8: connections on which every request is refused.
+    #[tokio::test(start_paused = true)]
+    async fn an_anonymous_connection_is_closed_soon_and_after_its_lifetime_even_if_it_is_used() {
+        let idle = activity();
+        idle.begin();
+        idle.end();
+        assert_eq!(patience(&idle).await, 10);
+        let used = activity();
+        for _ in 0..11 {
+            used.begin();
+            used.end();
+            tokio::time::advance(Duration::from_secs(5)).await;
+        }
+        assert_eq!(patience(&used).await, 5);
+    }
+
+    /// A socket that takes nothing.
+    struct FullSocket;
+
+    impl AsyncWrite for FullSocket {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Pending
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_takes_nothing_is_overdue_although_a_request_is_in_flight() {
+        let activity = activity();
+        activity.identified();
+        activity.begin();
+        tokio::time::advance(Duration::from_secs(1000)).await;
+        let mut stream = ActivityStream::http2(FullSocket, activity.clone());
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        for _ in 0..3 {
+            assert!(Pin::new(&mut stream).poll_write(&mut context, b"x").is_pending());
+            tokio::time::advance(Duration::from_secs(10)).await;
+        }
+        assert_eq!(patience(&activity).await, 30);
+        activity.wrote(&Poll::Ready(Ok(1)));
+        let patience = tokio::time::timeout(Duration::from_secs(86_400), activity.overdue());
+        patience.await.unwrap_err();
     }
 
     #[tokio::test(start_paused = true)]
@@ -277,6 +433,7 @@ mod tests {
     async fn an_http2_ping_is_not_a_request() {
         let activity = activity();
         let mut stream = ActivityStream::http2(tokio::io::empty(), activity.clone());
+        activity.identified();
         activity.begin();
         activity.end();
         tokio::time::advance(Duration::from_secs(10)).await;
@@ -301,7 +458,7 @@ mod tests {
     #[tokio::test]
     async fn a_shutdown_reaches_present_and_later_connections() {
         let listener = CancellationToken::new();
-        let connect = || Activity::new(&Options::default(), &listener);
+        let connect = || Activity::new(&Arc::default(), &listener);
         let (before, alone) = (connect(), connect());
         alone.hang_up();
         alone.hung_up().await;

@@ -3,12 +3,14 @@
 //! Promise: a connection holds only the memory of its current phase; while a watch is idle, this
 //! includes neither hyper's buffers nor the state of a request.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::AbortHandle;
 use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -21,9 +23,11 @@ use tokio_util::task::TaskTracker;
 use super::activity::{Activity, ActivityStream};
 use super::detached::{self, DetachedBody, HeadState};
 use super::gate::{Gate, TrackedBody};
+use super::limits::ConnectionPermit;
+use super::progress::{self, ProgressBody};
 use super::{HEADER_BLOCK_MAX, HEADERS_MAX, ListenerState};
-use crate::front::identity::{ClientCertificate, Peer, Transport};
-use crate::front::tls::{Acceptor, Protocol};
+use crate::front::identity::{Peer, Transport};
+use crate::front::tls::{AcceptedTls, Acceptor, Protocol};
 
 /// The size of a connection's buffers; the largest header block must fit.
 const BUFFER_MAX: usize = HEADER_BLOCK_MAX + 8 * 1024;
@@ -62,21 +66,28 @@ impl ConnectionPhase {
     }
 }
 
+/// A connection that the listener has accepted.
+pub(super) struct AcceptedConnection {
+    pub(super) shared: Arc<ListenerState>,
+    pub(super) socket: TcpStream,
+    pub(super) peer: Peer,
+    pub(super) permit: Arc<ConnectionPermit>,
+    /// Ends the connection.
+    pub(super) abort: AbortHandle,
+}
+
 /// Serves TLS on a socket.
-pub(super) fn serve_tls(
-    shared: Arc<ListenerState>,
-    acceptor: Acceptor,
-    socket: TcpStream,
-    peer: Peer,
-) -> ConnectionPhase {
+pub(super) fn serve_tls(accepted: AcceptedConnection, acceptor: Acceptor) -> ConnectionPhase {
     ConnectionPhase::new(async move {
-        let handshake = handshake(&acceptor, socket);
+        let AcceptedConnection { shared, socket, mut peer, permit, abort } = accepted;
+        let handshake = handshake(&acceptor, socket, abort);
         let in_time = tokio::time::timeout(shared.options.timeout_handshake, handshake).await;
-        let Ok(Some((stream, protocol, client))) = in_time else {
+        let Ok(Some(AcceptedTls { stream, protocol, client, registered })) = in_time else {
             shared.metrics.tls_handshake_errors.with(&[]).inc();
             return None;
         };
-        let gate = Gate::new(shared, Peer { transport: Transport::Tls(client), ..peer });
+        peer.transport = Transport::Tls(client);
+        let gate = Gate::new(shared, peer, permit, registered);
         Some(match protocol {
             Protocol::Http1 => http1(gate, stream, Bytes::new()),
             Protocol::Http2 => http2(&gate, stream),
@@ -85,24 +96,23 @@ pub(super) fn serve_tls(
 }
 
 /// Serves plain HTTP/1.1 on a loopback socket.
-pub(super) fn serve_plain(
-    shared: Arc<ListenerState>,
-    socket: TcpStream,
-    peer: Peer,
-) -> ConnectionPhase {
-    http1(Gate::new(shared, peer), socket, Bytes::new())
+pub(super) fn serve_plain(accepted: AcceptedConnection) -> ConnectionPhase {
+    let AcceptedConnection { shared, socket, peer, permit, abort: _ } = accepted;
+    http1(Gate::new(shared, peer, permit, None), socket, Bytes::new())
 }
 
-type Handshake = (TlsStream<TcpStream>, Protocol, ClientCertificate);
-
-async fn handshake(acceptor: &Acceptor, socket: TcpStream) -> Option<Handshake> {
+async fn handshake(
+    acceptor: &Acceptor,
+    socket: TcpStream,
+    abort: AbortHandle,
+) -> Option<AcceptedTls> {
     let mut first = [0];
     let seen = socket.peek(&mut first).await.ok()?;
     if seen == 1 && first[0].is_ascii_alphabetic() {
         explain_tls(socket).await;
         return None;
     }
-    match acceptor.accept(socket).await {
+    match acceptor.accept(socket, abort).await {
         Ok(accepted) => Some(accepted),
         Err(error) => {
             tracing::debug!(%error, "TLS handshake failed");
@@ -172,7 +182,8 @@ fn send_detached<S: Socket>(
 ) -> ConnectionPhase {
     ConnectionPhase::new(async move {
         let DetachedBody { body, keep_alive } = detached;
-        if let Err(error) = detached::send(&mut stream, body, &mut early).await {
+        let timeout = gate.shared.options.timeout_progress;
+        if let Err(error) = detached::send(&mut stream, body, &mut early, timeout).await {
             tracing::debug!(%error, "connection ended");
             return None;
         }
@@ -188,9 +199,17 @@ fn http2(gate: &Arc<Gate>, stream: TlsStream<TcpStream>) -> ConnectionPhase {
     let (shared, activity, head) = (&gate.shared, gate.activity.clone(), gate.head.clone());
     let service = {
         let gate = gate.clone();
-        service_fn(move |request| boxed(gate.clone().answer(request)))
+        service_fn(move |request| {
+            let answered = gate.clone().answer(request);
+            boxed(async { Ok::<_, Infallible>(answered.await?.map(ProgressBody::new)) })
+        })
     };
-    let mut connection = http2::Builder::new(Streams(shared.tasks.clone()))
+    let streams = Streams {
+        tasks: shared.tasks.clone(),
+        timeout: shared.options.timeout_progress,
+        activity: activity.clone(),
+    };
+    let mut connection = http2::Builder::new(streams)
         .max_concurrent_streams(shared.options.http2_streams_max)
         .max_frame_size(HTTP2_FRAME_MAX)
         .initial_stream_window_size(HTTP2_WINDOW)
@@ -203,7 +222,8 @@ fn http2(gate: &Arc<Gate>, stream: TlsStream<TcpStream>) -> ConnectionPhase {
     let stop =
         |connection: Pin<&mut http2::Connection<_, _, Streams>>| connection.graceful_shutdown();
     ConnectionPhase::new(async move {
-        if drive(&mut connection, stop, &activity, &head).await == End::Overdue {
+        let end = drive(&mut connection, stop, &activity, &head).await;
+        if end == End::Overdue && !activity.is_stalled() {
             Pin::new(&mut connection).graceful_shutdown();
             // The connection is dropped either way.
             let _ = tokio::time::timeout(GOAWAY_PATIENCE, &mut connection).await;
@@ -310,12 +330,20 @@ impl Socket for TlsStream<TcpStream> {
     }
 }
 
-/// Spawns the streams of an HTTP/2 connection as tasks that the listener waits for.
+/// Spawns the streams of an HTTP/2 connection as tasks that the listener waits for. A stream whose
+/// response is stuck is reset.
 #[derive(Clone)]
-struct Streams(TaskTracker);
+struct Streams {
+    tasks: TaskTracker,
+    timeout: Duration,
+    activity: Arc<Activity>,
+}
 
 impl<F: Future<Output: Send + 'static> + Send + 'static> Executor<F> for Streams {
     fn execute(&self, stream: F) {
-        self.0.spawn(stream);
+        let (timeout, activity) = (self.timeout, self.activity.clone());
+        self.tasks.spawn(async move {
+            activity.sent(progress::until_stuck(stream, timeout).await);
+        });
     }
 }

@@ -18,7 +18,7 @@
 //! contain all input that it has not used. A test below fails if a version of hyper does otherwise.
 //!
 //! Promise: an idle body holds no send buffers. A client that disconnects is detected whether or
-//! not there is data to send.
+//! not there is data to send, and so is one that does not take the data.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice, Write};
@@ -27,6 +27,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame};
@@ -114,13 +115,20 @@ const BATCH: usize = 64 * 1024;
 const SLICES_MAX: usize = 48;
 
 /// Sends a complete body. Input of the client that arrives meanwhile is put into `early`, for the
-/// next request; at most one read.
-pub(super) async fn send<S, B>(stream: &mut S, mut body: B, early: &mut Bytes) -> io::Result<()>
+/// next request; at most one read. A client that takes nothing for `timeout` is an error.
+pub(super) async fn send<S, B>(
+    stream: &mut S,
+    mut body: B,
+    early: &mut Bytes,
+    timeout: Duration,
+) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     B: Body<Data = Data, Error = io::Error> + Unpin,
 {
     let mut out = SendQueue::default();
+    // While the socket takes nothing.
+    let mut stalled = None;
     poll_fn(|context| {
         // Polled once more after its last part, to register the waker, and not again: with
         // thousands of watchers a poll costs more than the write.
@@ -133,12 +141,22 @@ where
                     Poll::Pending => waits = true,
                 }
             }
-            if out.parts.has_remaining() {
-                ready!(out.poll_write_some(stream, context))?;
+            let writes = out.parts.has_remaining();
+            let written = match writes {
+                true => out.poll_write_some(stream, context),
+                false => Pin::new(&mut *stream).poll_flush(context),
+            };
+            let Poll::Ready(written) = written else {
+                let alarm = stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+                ready!(alarm.as_mut().poll(context));
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            };
+            written?;
+            stalled = None;
+            if writes {
                 continue;
             }
             out.parts = Data::default();
-            ready!(Pin::new(&mut *stream).poll_flush(context))?;
             if out.ended {
                 return Poll::Ready(Ok(()));
             }
@@ -233,7 +251,6 @@ mod tests {
     use hyper_util::rt::TokioIo;
     use tokio_util::sync::CancellationToken;
 
-    use super::super::Options;
     use super::super::activity::{Activity, ActivityStream};
     use super::super::connection::http1_builder;
     use super::*;
@@ -302,7 +319,7 @@ mod tests {
         for accepts in [1, 7, 4096] {
             let input = Bytes::from([REQUEST, NEXT].concat());
             let socket = SlowSocket { input, output: Vec::new(), accepts, stalls: false };
-            let activity = Activity::new(&Options::default(), &CancellationToken::new());
+            let activity = Activity::new(&Arc::default(), &CancellationToken::new());
             let head = HeadState::default();
             let stream = ActivityStream::http1(socket, Bytes::new(), activity.into(), head.clone());
             let service = service_fn(|_: Request<Incoming>| {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use zeroize::Zeroizing;
 
 use super::certificate::{Dates, belongs_to, distinguished, generate, key_pair, seconds};
 use super::private_file::{self, OthersMayRead, PRIVATE, PUBLIC};
@@ -29,9 +30,9 @@ pub(super) struct SigningAuthority {
 
 impl SigningAuthority {
     /// A new authority, with its key as PEM.
-    pub(super) fn create(now: Timestamp) -> Result<(SigningAuthority, String), Error> {
+    pub(super) fn create(now: Timestamp) -> Result<(SigningAuthority, Zeroizing<String>), Error> {
         let key = generate()?;
-        let text = key.serialize_pem();
+        let text = Zeroizing::new(key.serialize_pem());
         Ok((SigningAuthority::with_key(key, now)?, text))
     }
 

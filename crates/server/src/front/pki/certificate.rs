@@ -54,7 +54,7 @@ pub(super) fn generate() -> Result<KeyPair, Error> {
 }
 
 pub(super) fn new_key() -> Result<Secret, Error> {
-    Ok(Secret(generate()?.serialize_pem()))
+    Ok(Secret::new(generate()?.serialize_pem()))
 }
 
 pub(super) fn key_pair(pem: &str) -> Result<KeyPair, Error> {

@@ -86,7 +86,7 @@ impl Leaf {
             .signed_by(&key, &authority.issuer)
             .map_err(Error::certificate("sign a certificate"))?
             .pem();
-        Ok(Pair { certificate, key: Secret(key.serialize_pem()) })
+        Ok(Pair { certificate, key: Secret::new(key.serialize_pem()) })
     }
 
     /// Whether a stored certificate can be kept: not about to expire, issued by this authority, with

@@ -5,8 +5,10 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
 
 /// For keys, tokens, kubeconfigs.
 pub const PRIVATE: u32 = 0o600;
@@ -42,6 +44,16 @@ pub enum Error {
         path: PathBuf,
         /// The cause.
         source: io::Error,
+    },
+    /// It belongs to another user, who may read and replace it.
+    #[error("{} belongs to another user (uid {owner}); run \"chown {user} {}\" or pass --allow-loose-permissions", path.display(), path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// The user of this process.
+        user: u32,
     },
     /// Other users may read it.
     #[error("{} can be read by other users (mode {mode:04o}); run \"chmod {wanted:o} {}\" or pass --allow-loose-permissions", path.display(), path.display())]
@@ -82,20 +94,24 @@ pub fn temporary_directory() -> Result<PathBuf, Error> {
     Ok(path)
 }
 
-/// Reads a file that only its owner may read.
-pub fn read(path: &Path, others: OthersMayRead) -> Result<String, Error> {
+/// Reads a file that only its owner may read. The memory of the content is overwritten when it is
+/// dropped.
+pub fn read(path: &Path, others: OthersMayRead) -> Result<Zeroizing<String>, Error> {
     check(path, PRIVATE, others)?;
-    fs::read_to_string(path).map_err(Error::io("read", path))
+    fs::read_to_string(path).map(Zeroizing::new).map_err(Error::io("read", path))
 }
 
 /// Reads a file that only its owner may read; `None` if there is none. Only absence is `None`: a file
 /// that cannot be read must not look as if it could be created.
-pub fn read_existing(path: &Path, others: OthersMayRead) -> Result<Option<String>, Error> {
+pub fn read_existing(
+    path: &Path,
+    others: OthersMayRead,
+) -> Result<Option<Zeroizing<String>>, Error> {
     if is_absent(path)? {
         return Ok(None);
     }
     check(path, PRIVATE, others)?;
-    read_public(path)
+    Ok(read_public(path)?.map(Zeroizing::new))
 }
 
 /// Reads a file that everybody may read; `None` if there is none. Invalid UTF-8 is replaced.
@@ -104,7 +120,10 @@ pub fn read_public(path: &Path) -> Result<Option<String>, Error> {
         return Ok(None);
     }
     let content = fs::read(path).map_err(Error::io("read", path))?;
-    Ok(Some(String::from_utf8_lossy(&content).into_owned()))
+    Ok(Some(
+        String::from_utf8(content)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()),
+    ))
 }
 
 /// Whether a path has no entry. A symbolic link without a target is an entry.
@@ -160,14 +179,26 @@ pub fn lock(path: &Path) -> Result<File, Error> {
     Ok(file)
 }
 
-/// Rejects a file that others may read or write.
+/// Rejects a file that others may read or write, or that belongs to another user. Root may own it. A
+/// foreign directory is only a warning: it is common for a mounted volume.
 pub fn check(path: &Path, wanted: u32, others: OthersMayRead) -> Result<(), Error> {
-    let metadata = fs::metadata(path).map_err(Error::io("read", path))?;
-    let mode = metadata.permissions().mode() & 0o7777;
-    if mode & 0o077 == 0 || others == OthersMayRead::Allow {
+    if others == OthersMayRead::Allow {
         return Ok(());
     }
-    Err(Error::Loose { path: path.to_owned(), mode, wanted })
+    let metadata = fs::metadata(path).map_err(Error::io("read", path))?;
+    let mode = metadata.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(Error::Loose { path: path.to_owned(), mode, wanted });
+    }
+    let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
+    match owner == user || owner == 0 {
+        true => Ok(()),
+        false if metadata.is_dir() => {
+            tracing::warn!(path = %path.display(), owner, "the directory belongs to another user");
+            Ok(())
+        }
+        false => Err(Error::Foreign { path: path.to_owned(), owner, user }),
+    }
 }
 
 #[cfg(test)]
@@ -192,7 +223,22 @@ mod tests {
         let error = read(&path, OthersMayRead::Refuse).unwrap_err().to_string();
         assert!(error.contains("chmod 600"), "{error}");
         assert!(error.contains("--allow-loose-permissions"), "{error}");
-        assert_eq!(read(&path, OthersMayRead::Allow).unwrap(), "secret");
+        assert_eq!(read(&path, OthersMayRead::Allow).unwrap().as_str(), "secret");
+    }
+
+    #[test]
+    fn a_file_of_another_user_is_refused_with_the_way_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens");
+        replace(&path, "secret", PRIVATE).unwrap();
+        // Only root can give files away.
+        if std::os::unix::fs::chown(&path, Some(12_345), None).is_err() {
+            return;
+        }
+        let error = read(&path, OthersMayRead::Refuse).unwrap_err().to_string();
+        assert!(error.contains("uid 12345") && error.contains("chown"), "{error}");
+        assert!(error.contains("--allow-loose-permissions"), "{error}");
+        assert_eq!(read(&path, OthersMayRead::Allow).unwrap().as_str(), "secret");
     }
 
     #[test]
@@ -201,7 +247,7 @@ mod tests {
         let path = dir.path().join("admin.kubeconfig");
         replace(&path, "old", PRIVATE).unwrap();
         replace(&path, "new", PRIVATE).unwrap();
-        assert_eq!(read(&path, OthersMayRead::Refuse).unwrap(), "new");
+        assert_eq!(read(&path, OthersMayRead::Refuse).unwrap().as_str(), "new");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, PRIVATE);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }

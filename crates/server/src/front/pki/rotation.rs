@@ -12,6 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use headwater_api::Clock;
+use zeroize::Zeroizing;
 
 use super::authority::SigningAuthority;
 use super::certificate::{belongs_to, fingerprint, key_pair};
@@ -74,7 +75,7 @@ pub fn finish(directory: &Path, others: OthersMayRead) -> Result<PathBuf, Error>
 fn keep_copy(from: &Path, to: &Path, others: OthersMayRead) -> Result<(), Error> {
     let content = match from.extension() {
         Some(extension) if extension == "key" => private_file::read_existing(from, others)?,
-        _ => private_file::read_public(from)?,
+        _ => private_file::read_public(from)?.map(Zeroizing::new),
     };
     // A key that is already lost cannot be kept.
     let Some(content) = content else { return Ok(()) };

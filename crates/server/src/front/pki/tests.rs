@@ -94,6 +94,7 @@ fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     files.map(|path| (path.display().to_string(), fs::read(path).unwrap())).collect()
 }
 
+/// R96, B266
 #[test]
 fn a_start_with_a_wrong_clock_changes_no_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -102,7 +103,12 @@ fn a_start_with_a_wrong_clock_changes_no_file() {
     clock.pass(400);
     open(&path, &[], &clock);
     let before = files(&path);
-    for wrong in ["1999-01-01T00:00:00Z", "2040-01-01T00:00:00Z"] {
+    for wrong in [
+        "1965-01-01T00:00:00Z",
+        "1999-01-01T00:00:00Z",
+        "2040-01-01T00:00:00Z",
+        "2200-01-01T00:00:00Z",
+    ] {
         open(&path, &[], &At::new(wrong));
         assert_eq!(files(&path), before, "{wrong}");
     }
@@ -309,4 +315,17 @@ fn servers_that_start_at_once_with_one_directory_have_one_authority() {
 fn nothing_secret_is_printed_by_debug() {
     let pki = Pki::in_memory(&loopback(&[]), &At::new("2026-11-01T00:00:00Z")).unwrap();
     assert!(!format!("{pki:?}").contains("PRIVATE KEY"));
+}
+
+/// S5
+#[test]
+fn a_revoked_administrator_gets_a_new_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, clock) = (dir.path().join("pki"), At::new("2026-11-01T00:00:00Z"));
+    let first = open(&path, &[], &clock);
+    revoked::revoke(&path, &first.admin.certificate, OthersMayRead::Refuse).unwrap();
+    let second = open(&path, &[], &clock);
+    assert_ne!(second.admin.certificate, first.admin.certificate);
+    assert_eq!(second.server.certificate, first.server.certificate);
+    assert_eq!(open(&path, &[], &clock).admin.certificate, second.admin.certificate);
 }

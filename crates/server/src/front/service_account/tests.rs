@@ -157,5 +157,5 @@ fn neither_the_key_nor_a_token_is_printed() {
 fn a_key_of_another_kind_is_refused() {
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
     assert!(Issuer::new(&Secret::new(key.serialize_pem())).is_err());
-    assert!(Issuer::new(&Secret::new("not a key".into())).is_err());
+    assert!(Issuer::new(&Secret::new("not a key".to_owned())).is_err());
 }

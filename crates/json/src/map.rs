@@ -54,7 +54,7 @@ impl Map {
     pub(crate) fn sorted(members: Vec<Member>) -> Map {
         Map(match members.len() {
             0 => Members::None,
-            ..=FEW_MAX => Members::Few(Arc::new(members)),
+            1..=FEW_MAX => Members::Few(Arc::new(members)),
             _ => Members::Many(Arc::new(members.into_iter().collect())),
         })
     }

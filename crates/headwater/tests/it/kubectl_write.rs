@@ -491,7 +491,7 @@ yes
 $ kubectl auth can-i --list | head -3
 Resources  Non-Resource URLs  Resource Names  Verbs
 *.*  []  []  [*]
-            [*]  []  [*]
+                                                [*]  []  [*]
 $ kubectl auth whoami | head -3
 ATTRIBUTE  VALUE
 Username  kubernetes-admin

@@ -129,18 +129,19 @@ impl Trip {
     }
 }
 
-/// The object after the server has finished writing to it: it establishes definitions and counts
-/// quotas.
+/// The object after the server has finished writing to it: it establishes definitions, counts
+/// quotas and looks up the priority level of a FlowSchema.
 async fn settled<K: Typed>(api: &Api<K>, name: &str) -> Result<K, String> {
     loop {
         let read = api.get(name).await.map_err(said)?;
         let value = serde_json::to_value(&read).unwrap();
         let conditions = value["status"]["conditions"].as_array();
-        let is_established = |condition: &Value| condition["type"] == "Established";
+        let has = |name: &str| {
+            conditions.is_some_and(|conditions| conditions.iter().any(|c| c["type"] == name))
+        };
         let is_settled = match &*K::kind(&()) {
-            "CustomResourceDefinition" => {
-                conditions.is_some_and(|conditions| conditions.iter().any(is_established))
-            }
+            "CustomResourceDefinition" => has("Established"),
+            "FlowSchema" => has("Dangling"),
             "ResourceQuota" => value["status"]["used"].is_object(),
             _ => true,
         };
@@ -154,7 +155,7 @@ async fn settled<K: Typed>(api: &Api<K>, name: &str) -> Result<K, String> {
 /// The object without the fields that the server changes.
 fn still<K: Typed>(object: &K) -> Value {
     let mut value = serde_json::to_value(object).unwrap();
-    if matches!(&*K::kind(&()), "CustomResourceDefinition" | "ResourceQuota") {
+    if matches!(&*K::kind(&()), "CustomResourceDefinition" | "FlowSchema" | "ResourceQuota") {
         value["status"].take();
         value["metadata"]["resourceVersion"].take();
     }
@@ -239,9 +240,10 @@ fn without_nulls(value: &mut Value) {
     }
 }
 
-/// The fields of the only managedFields entry.
+/// The fields of the only managedFields entry that is not about the status.
 fn only_entry<K: Typed>(object: &Value, manager: &str, operation: &str) -> Result<Value, String> {
-    let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+    let mut entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+    entries.retain(|entry| entry["subresource"] != "status");
     let [entry] = entries.as_slice() else { return Err(format!("several entries: {entries:?}")) };
     let mut head = entry.clone();
     let fields = head["fieldsV1"].take();

@@ -207,7 +207,7 @@ impl Soak {
             if matches!(code, 200 | 201) {
                 self.ledger.lock().unwrap().get_mut(&name).unwrap().acknowledged = number;
                 let counts = self.progress.add(|counts| counts.acknowledged += 1);
-                if counts.acknowledged % 50 == 0 {
+                if counts.acknowledged.is_multiple_of(50) {
                     self.clock.jump(counts.acknowledged);
                 }
             } else {

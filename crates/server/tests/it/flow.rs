@@ -404,7 +404,9 @@ async fn without_fairness_two_plain_limits_apply() {
     api.get("/debug/api_priority_and_fairness/dump_queues").await.is(404, "");
 }
 
-/// The debug pages of a server without load.
+/// S7.15
+///
+/// A server without load.
 #[tokio::test(start_paused = true)]
 async fn the_debug_pages_have_the_tables_of_the_reference() {
     let api = start(true).await;

@@ -10,6 +10,7 @@ use headwater_json::{Value, json};
 use headwater_schema::yaml;
 use http_body_util::BodyExt;
 use jiff::Timestamp;
+use tokio::task::JoinSet;
 
 use crate::api::{Api, CMS, NOW, PODS, config_map, pod};
 
@@ -22,7 +23,8 @@ const PARTIALS: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s
 /// Longer than a test takes: one that would hang fails instead.
 const LONG: Duration = Duration::from_secs(60);
 
-fn definition(spec: Value) -> Value {
+fn definition(spec: impl Into<Value>) -> Value {
+    let spec = spec.into();
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": { "name": "things.example.com" },
@@ -39,7 +41,8 @@ fn definition(spec: Value) -> Value {
     })
 }
 
-fn thing(name: &str, spec: Value) -> Value {
+fn thing(name: &str, spec: impl Into<Value>) -> Value {
+    let spec = spec.into();
     json!({
         "apiVersion": "example.com/v1", "kind": "Thing",
         "metadata": { "name": name }, "spec": spec,
@@ -90,23 +93,25 @@ async fn readiness_is_answered_while_a_large_body_is_processed() {
         let (begin, begun) = tokio::sync::oneshot::channel();
         let (release, released) = mpsc::channel();
         *clock.0.lock().unwrap() = Some((begin, released));
-        let writing = {
+        let mut requests = JoinSet::new();
+        {
             let (api, request) = (api.clone(), request.clone());
             let kind = match request.starts_with("PATCH") {
                 true => "application/merge-patch+json",
                 false => "application/json",
             };
             let request = format!("{request}\nContent-Type: {kind}");
-            tokio::spawn(async move { api.send(&request, body.to_string()).await })
-        };
+            requests.spawn(async move { api.send(&request, body.to_string()).await });
+        }
         begun.await.unwrap();
-        let asking = {
+        {
             let api = api.clone();
-            tokio::spawn(async move { api.get("/readyz").await })
-        };
-        asking.await.unwrap().is(200, "ok");
+            requests.spawn(async move { api.get("/readyz").await });
+        }
+        // The write cannot end before it is released.
+        requests.join_next().await.unwrap().unwrap().is(200, "ok");
         release.send(()).unwrap();
-        let code = writing.await.unwrap().code;
+        let code = requests.join_next().await.unwrap().unwrap().code;
         assert!(matches!(code, 200 | 201), "{request}: {code}");
     }
 }
@@ -131,21 +136,19 @@ async fn openapi_documents_are_built_once_and_shared() {
     let builds = "headwater_document_builds_total";
     for target in ["/openapi/v2", "/openapi/v3/apis/example.com/v1", "/openapi/v3"] {
         let before = metric(&api, builds).await;
-        let asking: Vec<_> = (0..40)
-            .map(|_| {
-                let api = api.clone();
-                tokio::spawn(async move {
-                    let body = api.raw(&format!("GET {target}")).await.into_body();
-                    let data = body.boxed_unsync().frame().await.unwrap().unwrap();
-                    data.into_data().unwrap()
-                })
-            })
-            .collect();
-        let mut shared = Vec::new();
-        for asked in asking {
-            let data = asked.await.unwrap();
-            shared.push((data.chunk().as_ptr().addr(), data.remaining()));
+        let mut requests = JoinSet::new();
+        for _ in 0..40 {
+            let api = api.clone();
+            requests.spawn(async move {
+                let body = api.raw(&format!("GET {target}")).await.into_body();
+                let data = body.boxed_unsync().frame().await.unwrap().unwrap();
+                data.into_data().unwrap()
+            });
         }
+        // All bodies are kept: freed memory could be used again at the same address.
+        let bodies = requests.join_all().await;
+        let mut shared: Vec<_> =
+            bodies.iter().map(|data| (data.chunk().as_ptr().addr(), data.remaining())).collect();
         shared.dedup();
         assert_eq!(shared.len(), 1, "{target}: every response has the same memory");
         let built = metric(&api, builds).await - before;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::rule::{PolicyRule, nullable};
-use super::rule_set::{Question, RuleSet, Words};
+use super::rule_set::{RuleSet, WordedRequest, Words};
 use crate::front::identity::Identity;
 use crate::front::service_account;
 use crate::request::authorize::Attributes;
@@ -123,7 +123,7 @@ impl MergedRules {
 }
 
 impl Holdings {
-    fn allows(&self, roles: &[IndexedRole], question: &Question<'_>) -> bool {
+    fn allows(&self, roles: &[IndexedRole], question: &WordedRequest<'_>) -> bool {
         let set = |role: &RoleId| roles[*role].rules.as_ref().map(|(_, set)| set);
         match &self.merged {
             None => self.roles.keys().filter_map(set).any(|set| set.allows(question)),
@@ -367,12 +367,12 @@ impl RbacIndex {
         self.scopes.get("").into_iter().chain(own)
     }
 
-    fn question<'a>(&self, attributes: &Attributes<'a>) -> (Question<'a>, &'a str) {
+    fn question<'a>(&self, attributes: &Attributes<'a>) -> (WordedRequest<'a>, &'a str) {
         match *attributes {
-            Attributes::Path { verb, path } => (Question::path(&self.words, verb, path), ""),
+            Attributes::Path { verb, path } => (WordedRequest::path(&self.words, verb, path), ""),
             Attributes::Resource { verb, group, resource, subresource, namespace, name } => {
                 let resource = (resource, subresource);
-                (Question::resource(&self.words, verb, group, resource, name), namespace)
+                (WordedRequest::resource(&self.words, verb, group, resource, name), namespace)
             }
         }
     }

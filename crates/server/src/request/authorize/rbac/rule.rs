@@ -233,7 +233,7 @@ impl PolicyRule {
     /// Whether it is about resources or about paths, not both and not neither.
     fn is_of_one_kind(&self) -> bool {
         let is_about_resources = !self.api_groups.is_empty() && !self.resources.is_empty();
-        is_about_resources != !self.non_resource_urls.is_empty()
+        is_about_resources == self.non_resource_urls.is_empty()
     }
 
     /// The definition of a match, without compilation: the model of the compiled set.

@@ -49,7 +49,7 @@ impl Words {
 }
 
 /// A request for a resource or a path, in numbered words.
-pub(super) enum Question<'a> {
+pub(super) enum WordedRequest<'a> {
     Resource {
         verb: Word,
         group: Word,
@@ -65,14 +65,14 @@ pub(super) enum Question<'a> {
     },
 }
 
-impl<'a> Question<'a> {
+impl<'a> WordedRequest<'a> {
     pub(super) fn resource(
         words: &Words,
         verb: &str,
         group: &str,
         (resource, subresource): (&str, &str),
         name: &'a str,
-    ) -> Question<'a> {
+    ) -> WordedRequest<'a> {
         let (resource, any_parent) = match subresource {
             "" => (words.of(resource), Word::UNKNOWN),
             subresource => (
@@ -81,11 +81,11 @@ impl<'a> Question<'a> {
             ),
         };
         let (verb, group) = (words.of(verb), words.of(group));
-        Question::Resource { verb, group, resource, any_parent, name }
+        WordedRequest::Resource { verb, group, resource, any_parent, name }
     }
 
-    pub(super) fn path(words: &Words, verb: &str, path: &'a str) -> Question<'a> {
-        Question::Path { verb: words.of(verb), path }
+    pub(super) fn path(words: &Words, verb: &str, path: &'a str) -> WordedRequest<'a> {
+        WordedRequest::Path { verb: words.of(verb), path }
     }
 }
 
@@ -98,7 +98,7 @@ type Permission = (Word, Word, Word);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Names {
     all: u32,
-    some: Option<Box<HashMap<Box<str>, u32>>>,
+    some: Option<HashMap<Box<str>, u32>>,
 }
 
 impl Names {
@@ -117,7 +117,7 @@ impl Names {
     fn remove(&mut self, other: &Names) -> bool {
         self.all = self.all.saturating_sub(other.all);
         if let (Some(some), Some(others)) = (&mut self.some, &other.some) {
-            for (name, count) in &**others {
+            for (name, count) in others {
                 if let Some(held) = some.get_mut(name) {
                     *held = held.saturating_sub(*count);
                     if *held == 0 {
@@ -196,7 +196,7 @@ impl RuleSet {
             [] => names.all = 1,
             some => {
                 let counted = some.iter().map(|name| (name.as_str().into(), 1));
-                names.some = Some(Box::new(counted.collect()));
+                names.some = Some(counted.collect());
             }
         }
         let each = rule.resource_names.len().max(1);
@@ -254,17 +254,17 @@ impl RuleSet {
     }
 
     /// Whether a rule covers the request.
-    pub(super) fn allows(&self, question: &Question<'_>) -> bool {
+    pub(super) fn allows(&self, question: &WordedRequest<'_>) -> bool {
         match *question {
-            Question::Path { verb, path } => self.paths.allow(verb, path),
-            Question::Resource { .. } => {
+            WordedRequest::Path { verb, path } => self.paths.allow(verb, path),
+            WordedRequest::Resource { .. } => {
                 self.allows_expanded(question) || self.allows_broad(question)
             }
         }
     }
 
-    fn allows_expanded(&self, question: &Question<'_>) -> bool {
-        let Question::Resource { verb, group, resource, any_parent, name } = *question else {
+    fn allows_expanded(&self, question: &WordedRequest<'_>) -> bool {
+        let WordedRequest::Resource { verb, group, resource, any_parent, name } = *question else {
             return false;
         };
         let pair = |word: Word, any: u32| {
@@ -286,8 +286,8 @@ impl RuleSet {
     }
 
     /// The same for rules that are not expanded.
-    pub(super) fn allows_broad(&self, question: &Question<'_>) -> bool {
-        let Question::Resource { verb, group, resource, any_parent, name } = *question else {
+    pub(super) fn allows_broad(&self, question: &WordedRequest<'_>) -> bool {
+        let WordedRequest::Resource { verb, group, resource, any_parent, name } = *question else {
             return false;
         };
         let resources = [resource, any_parent];
@@ -406,11 +406,11 @@ mod tests {
     fn allows(set: &RuleSet, words: &Words, request: &str) -> bool {
         let parts: Vec<&str> = request.split(' ').collect();
         let question = match parts.as_slice() {
-            [verb, path] => Question::path(words, verb, path),
+            [verb, path] => WordedRequest::path(words, verb, path),
             [verb, group, resource, name] => {
                 let group = if *group == "core" { "" } else { group };
                 let (resource, sub) = resource.split_once('/').unwrap_or((resource, ""));
-                Question::resource(words, verb, group, (resource, sub), name)
+                WordedRequest::resource(words, verb, group, (resource, sub), name)
             }
             _ => panic!("{request}"),
         };

@@ -2,7 +2,7 @@
 //!
 //! Promise: a pattern matches in time linear in the text, within a limit of steps. It compiles to a
 //! bounded size: repeat counts have Go's limit, and all patterns of one schema share a budget. Compiled
-//! forms are in a [`cache`], whose size bounds the memory of all patterns.
+//! forms are in a `cache`, whose size bounds the memory of all patterns.
 
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 

@@ -5,11 +5,10 @@
 //! servers.
 
 use std::collections::{BTreeMap, HashSet};
-use std::time::Duration;
 
 use headwater_api::selector::{LabelSelector, StructuredSelector};
 use headwater_api::{Object, Status};
-use headwater_cache::{Filter, Snapshot, WatchStart, WatchStep, Watcher};
+use headwater_cache::Snapshot;
 use headwater_json::{Value, json};
 use headwater_store::key;
 use tokio_util::sync::CancellationToken;
@@ -19,14 +18,12 @@ use crate::object::{Current, part, tree};
 use crate::request::authorize::rbac::GROUP;
 use crate::request::authorize::rbac::rule::PolicyRule;
 use crate::server::Server;
+use crate::upkeep::follow::ObjectChanges;
 
 const PLURAL: &str = "clusterroles";
 
 /// How often aggregation is repeated for roles that aggregate aggregated roles, or after conflicts.
 const ROUNDS_MAX: usize = 16;
-
-/// The pause after a failure.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// A role whose rules come from others.
 struct AggregatedRole {
@@ -72,31 +69,10 @@ impl Server {
 
     /// Follows the roles until stopped.
     pub(crate) async fn follow_roles(self, stop: CancellationToken) {
-        let resource = self.cache().resource(&key::collection(GROUP, PLURAL));
-        let mut changes = None::<Watcher>;
-        while !stop.is_cancelled() {
-            // The watch starts before the state is read, so that no change is missed.
-            let watcher = changes.get_or_insert_with(|| {
-                self.cache().watch(&resource, &Filter::default(), WatchStart::Now)
-            });
-            let aggregated = stop.run_until_cancelled(self.aggregate_roles()).await;
-            let retry = async {
-                match aggregated {
-                    Some(Err(_)) => tokio::time::sleep(RETRY).await,
-                    _ => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                step = watcher.next() => match step {
-                    WatchStep::Closed | WatchStep::Expired { .. } | WatchStep::Failed(_) => {
-                        changes = None;
-                    }
-                    WatchStep::Stopping(_) => break,
-                    WatchStep::Initial(_) | WatchStep::Synced(_) | WatchStep::Events(_) => {}
-                },
-                () = retry => {}
+        let mut changes = ObjectChanges::new(&self, &key::collection(GROUP, PLURAL));
+        while let Some(aggregated) = stop.run_until_cancelled(self.aggregate_roles()).await {
+            if !changes.next_or_retry(&self, &stop, aggregated.is_err()).await {
+                break;
             }
         }
     }

@@ -6,10 +6,7 @@
 //! Promise: rows, discovery and the cache's view of a kind change together, and watches of a kind
 //! whose definition changed end cleanly (S9.32).
 
-use std::time::Duration;
-
 use headwater_api::Status;
-use headwater_cache::{Filter, WatchStart, WatchStep, Watcher};
 use headwater_json::Value;
 use headwater_store::{Guard, Key};
 use jiff::Timestamp;
@@ -24,9 +21,7 @@ use crate::kinds::custom::definitions::Outdated;
 use crate::kinds::registry::Registry;
 use crate::object::{canonical, tree};
 use crate::server::Server;
-
-/// How often a definition that waits for its objects is checked again (S9.30).
-const RETRY: Duration = Duration::from_secs(1);
+use crate::upkeep::follow::ObjectChanges;
 
 impl Server {
     /// Serves the definitions in the cache, before the first request.
@@ -123,35 +118,10 @@ impl Server {
     /// Follows definitions until stopped: changes of other servers, and deletions that wait for
     /// objects.
     pub(crate) async fn follow_definitions(self, stop: CancellationToken) {
-        let resource = self.cache().resource(PREFIX);
-        let mut changes = None::<Watcher>;
-        while !stop.is_cancelled() {
-            // The watch starts before the state is read, so that no change is missed.
-            let watcher = changes.get_or_insert_with(|| {
-                self.cache().watch(&resource, &Filter::default(), WatchStart::Now)
-            });
-            let waiting = tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                waiting = self.look_after_definitions() => waiting,
-            };
-            let retry = async {
-                match waiting {
-                    true => tokio::time::sleep(RETRY).await,
-                    false => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                step = watcher.next() => match step {
-                    WatchStep::Closed | WatchStep::Expired { .. } | WatchStep::Failed(_) => {
-                        changes = None;
-                    }
-                    WatchStep::Stopping(_) => break,
-                    WatchStep::Initial(_) | WatchStep::Synced(_) | WatchStep::Events(_) => {}
-                },
-                () = retry => {}
+        let mut changes = ObjectChanges::new(&self, PREFIX);
+        while let Some(waiting) = stop.run_until_cancelled(self.look_after_definitions()).await {
+            if !changes.next_or_retry(&self, &stop, waiting).await {
+                break;
             }
         }
     }

@@ -5,11 +5,10 @@
 //! restored whatever was changed; suggested ones only while they are annotated so (S7.4); a schema
 //! whose level is missing is `Dangling` (S7.2).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use headwater_api::{Object, Status};
-use headwater_cache::{Filter, Resource, Snapshot, WatchStart, WatchStep, Watcher};
+use headwater_cache::Snapshot;
 use headwater_json::{Value, json};
 use headwater_store::{Guard, Key, key};
 use jiff::Timestamp;
@@ -25,6 +24,7 @@ use crate::request::flow::defaults::{self, AUTOUPDATE, MANDATORY};
 use crate::request::flow::{ADJUSTED_EVERY, GROUP};
 use crate::server::Server;
 use crate::upkeep::bootstrap::Own;
+use crate::upkeep::follow::ObjectChanges;
 
 /// How often the objects are compared although none has changed: a write may have failed.
 const COMPARED_EVERY: Duration = Duration::from_secs(60);
@@ -41,7 +41,8 @@ impl Server {
         compared.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let flow = self.clone();
         let mut releases = std::pin::pin!(flow.flow().release_on_time());
-        let mut changes = [SCHEMAS, LEVELS].map(|plural| ObjectChanges::new(&self, plural));
+        let mut changes = [SCHEMAS, LEVELS]
+            .map(|plural| ObjectChanges::new(&self, &key::collection(GROUP, plural)));
         loop {
             let [schemas, levels] = &mut changes;
             let is_open = tokio::select! {
@@ -124,40 +125,6 @@ impl Server {
         let key = Key::in_collection(&kind.prefix, object.name());
         let guard = Guard::At(there.revision);
         put(self.store(), kind, key, guard, canonical(&value).into()).await.map(drop)
-    }
-}
-
-/// Changes of the objects of one kind.
-struct ObjectChanges {
-    resource: Arc<Resource>,
-    watcher: Option<Watcher>,
-}
-
-impl ObjectChanges {
-    fn new(server: &Server, plural: &str) -> ObjectChanges {
-        let resource = server.cache().resource(&key::collection(GROUP, plural));
-        let mut changes = ObjectChanges { resource, watcher: None };
-        changes.watcher(server);
-        changes
-    }
-
-    fn watcher(&mut self, server: &Server) -> &mut Watcher {
-        let ObjectChanges { resource, watcher } = self;
-        watcher.get_or_insert_with(|| {
-            server.cache().watch(resource, &Filter::default(), WatchStart::Now)
-        })
-    }
-
-    /// Waits for a change. False at the end.
-    async fn next(&mut self, server: &Server) -> bool {
-        match self.watcher(server).next().await {
-            WatchStep::Stopping(_) => return false,
-            WatchStep::Closed | WatchStep::Expired { .. } | WatchStep::Failed(_) => {
-                self.watcher = None;
-            }
-            WatchStep::Initial(_) | WatchStep::Synced(_) | WatchStep::Events(_) => {}
-        }
-        true
     }
 }
 

@@ -1,4 +1,4 @@
-//! The seats and queues of one priority level: a state machine that is told the time.
+//! The seats and queues of one priority level: a state machine without a clock.
 //!
 //! River: classification, width → **queues** → enforcement. A request arrives, and is seated, waits
 //! or is rejected; it leaves while it waits, or finishes; every call may seat others.

@@ -88,6 +88,8 @@ impl Server {
         old: Option<Current>,
     ) -> Result<(), Status> {
         let namespace = meta(&value, "namespace").to_owned();
+        // Admission drops the status of a new object, which clients cannot set.
+        let status = value.get("status").cloned();
         admit_own(Attempt {
             cache: self.cache(),
             kind,
@@ -99,7 +101,12 @@ impl Server {
             now: self.now(),
         })?;
         let guard = match &old {
-            None => Guard::Absent,
+            None => {
+                if let Some(status) = status {
+                    value["status"] = status;
+                }
+                Guard::Absent
+            }
             Some(old) => {
                 stamp(&mut value, old.revision);
                 Guard::At(old.revision)

@@ -63,7 +63,7 @@ impl Server {
             "CustomResource deletion is in progress",
         );
         if definition.condition("Terminating") != Some(&in_progress) {
-            self.put_definition(definition, |tree, now| set_condition(tree, &in_progress, now))
+            self.put_definition(definition, |tree, now| set_condition(tree, &in_progress, || now))
                 .await?;
             return Ok(false); // that was a change: we are called again with it
         }
@@ -120,7 +120,7 @@ fn finish(definition: &mut Value, was_established: bool, now: Timestamp) {
         false => ("NeverEstablished", "resource was never established"),
     };
     let done: DefinitionCondition = names::condition("Terminating", "False", reason, message);
-    set_condition(definition, &done, now);
+    set_condition(definition, &done, || now);
     let metadata = metadata(definition);
     if let Some(Value::Array(finalizers)) = metadata.get_mut("finalizers") {
         finalizers.retain(|finalizer| finalizer != CLEANUP);

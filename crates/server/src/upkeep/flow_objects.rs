@@ -91,9 +91,8 @@ impl Server {
         }
         self.cache().consistent().await.map_err(|error| status::from_cache(&error))?;
         let levels = self.flow_objects(LEVELS);
-        let now = self.now();
         for schema in self.flow_objects(SCHEMAS).iter("", None) {
-            let conclude = |schema: &mut Value| conclude(schema, &levels, now);
+            let conclude = |schema: &mut Value| conclude(schema, &levels, || self.now());
             self.change_flow_object(SCHEMAS, schema, conclude).await?;
         }
         Ok(())
@@ -161,12 +160,12 @@ fn repair(there: &mut Value, wanted: &Value) {
 pub(super) fn in_force(mut schema: Value, now: Timestamp) -> Value {
     let level = schema["spec"]["priorityLevelConfiguration"]["name"].as_str().unwrap_or_default();
     let condition = dangling(level, false);
-    set_condition(&mut schema, &condition, now);
+    set_condition(&mut schema, &condition, || now);
     schema
 }
 
 /// Says in the condition `Dangling` whether the level of a schema exists.
-fn conclude(schema: &mut Value, levels: &Snapshot, now: Timestamp) {
+fn conclude(schema: &mut Value, levels: &Snapshot, now: impl FnOnce() -> Timestamp) {
     let level = schema["spec"]["priorityLevelConfiguration"]["name"].as_str().unwrap_or_default();
     let condition = dangling(level, levels.get(level).is_none());
     set_condition(schema, &condition, now);

@@ -226,9 +226,11 @@ async fn nobody_grants_what_they_do_not_hold() {
     bind[0]["resourceNames"] = json!(["more"]);
     api.create(&roles, &cluster_role("binder", &bind)).await;
     api.create(&bindings, &binding("binder", "binder", "joe")).await;
+    let watch = format!("GET {PODS}?watch=1&timeoutSeconds=0");
+    joe.check(&watch, &Value::Null, 403, "").await;
     joe.check(&post, &binding("more", "more", "joe"), 201, "").await;
+    assert_eq!(joe.send(&watch, "").await.code, 200);
     joe.check(&post, &binding("root", "cluster-admin", "joe"), 403, "not currently held").await;
-    joe.check(&format!("GET {PODS}?watch=1&timeoutSeconds=0"), &Value::Null, 403, "").await;
 }
 
 /// The right to change an object is not the right to create it.

@@ -63,7 +63,8 @@ async fn metric(api: &Api, name: &str) -> u64 {
     line.map_or(0, |value| value.parse().unwrap())
 }
 
-/// A clock at which one request stops.
+/// A clock at which one request stops. Nothing else reads the clock meanwhile: the objects of flow
+/// control are complete when they are created.
 struct StoppingClock(Mutex<Option<(tokio::sync::oneshot::Sender<()>, mpsc::Receiver<()>)>>);
 
 impl Clock for StoppingClock {

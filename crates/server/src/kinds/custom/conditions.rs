@@ -16,7 +16,7 @@ pub(crate) fn begin_deletion(definition: &mut Value, now: Timestamp) {
         "InstanceDeletionPending",
         "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
     );
-    set_condition(definition, &condition, now);
+    set_condition(definition, &condition, || now);
     let metadata = metadata(definition);
     metadata.insert("deletionTimestamp".into(), rfc3339(now).into());
     let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
@@ -31,7 +31,7 @@ pub(crate) fn begin_deletion(definition: &mut Value, now: Timestamp) {
 pub(crate) fn conclude(object: &mut Value, wanted: &names::Wanted, now: Timestamp) {
     object["status"]["acceptedNames"] = show(&wanted.accepted);
     for condition in &wanted.conditions {
-        set_condition(object, condition, now);
+        set_condition(object, condition, || now);
     }
 }
 
@@ -54,7 +54,7 @@ fn show(names: &DefinitionNames) -> Value {
 pub(crate) fn set_condition(
     object: &mut Value,
     condition: &definition::DefinitionCondition,
-    now: Timestamp,
+    now: impl FnOnce() -> Timestamp,
 ) {
     let conditions = &mut object["status"]["conditions"];
     if !conditions.is_array() {
@@ -68,7 +68,7 @@ pub(crate) fn set_condition(
     let shown = json!({
         "type": condition.kind,
         "status": condition.status,
-        "lastTransitionTime": since.map_or_else(|| rfc3339(now), str::to_owned),
+        "lastTransitionTime": since.map_or_else(|| rfc3339(now()), str::to_owned),
         "reason": condition.reason,
         "message": condition.message,
     });

@@ -45,6 +45,8 @@ pub(super) struct Log {
     number: u64,
     /// The list of segments changed since the last roster.
     roster_changed: bool,
+    /// The last write of HEAD failed, which was logged.
+    head_failed: bool,
     pub(super) free: FreeFiles,
 }
 
@@ -108,6 +110,7 @@ impl Log {
             durable: sequence,
             number,
             roster_changed: false,
+            head_failed: false,
             free,
         }
     }
@@ -243,15 +246,17 @@ impl Log {
         self.seed
     }
 
-    fn write_head(&self, revision: Revision, is_clean: bool) {
+    fn write_head(&mut self, revision: Revision, is_clean: bool) {
         let head = Head { sequence: self.durable, revision, is_clean };
-        if let Err(error) = self.head.write(head) {
+        let written = self.head.write(head);
+        let had_failed = std::mem::replace(&mut self.head_failed, written.is_err());
+        if let (Err(error), false) = (written, had_failed) {
             tracing::warn!(%error, "cannot write HEAD; a restart may not notice lost writes");
         }
     }
 
     /// Records that everything is synced.
-    pub(super) fn close(&self, newest: Revision) {
+    pub(super) fn close(&mut self, newest: Revision) {
         self.write_head(newest, true);
         if let Err(error) = self.head.sync() {
             tracing::warn!(%error, "cannot record the clean stop in HEAD");

@@ -4,6 +4,8 @@
 //! and are accepted again when space is available. A reserve is kept allocated for this and freed
 //! when space runs out.
 
+use std::mem::discriminant;
+
 use super::disk::{Disk, Space};
 
 /// The name of the file that holds the reserve.
@@ -47,9 +49,12 @@ pub(super) struct SpaceMonitor {
 impl SpaceMonitor {
     /// Reads the free space for the first time. A reserve that cannot be allocated is a warning.
     pub(super) fn new(disk: &dyn Disk) -> SpaceMonitor {
-        let mut space_monitor = SpaceMonitor { room: Room::Low };
-        space_monitor.look(disk);
-        space_monitor
+        let mut monitor = SpaceMonitor { room: Room::Enough };
+        if let Ok(space) = disk.space() {
+            monitor.room = next(monitor.room, space);
+            monitor.prepare(disk, space);
+        }
+        monitor
     }
 
     /// Reads the free space, and allocates or releases the reserve.
@@ -66,11 +71,16 @@ impl SpaceMonitor {
     }
 
     fn enter(&mut self, disk: &dyn Disk, room: Room, space: Space) {
-        if room == self.room {
-            return;
+        let before = std::mem::replace(&mut self.room, room);
+        if discriminant(&before) != discriminant(&room) {
+            self.prepare(disk, space);
         }
+    }
+
+    /// Reports the room, and allocates or releases the reserve.
+    fn prepare(&self, disk: &dyn Disk, space: Space) {
         let free_mib = space.free / MIB;
-        let done = match room {
+        let done = match self.room {
             Room::Full { .. } => {
                 tracing::error!(
                     free_mib,
@@ -91,7 +101,6 @@ impl SpaceMonitor {
         if let Err(error) = done {
             tracing::warn!(%error, "cannot allocate or remove the file RESERVE");
         }
-        self.room = room;
     }
 
     /// Whether there is space for files that are not needed yet.
@@ -129,6 +138,10 @@ fn next(now: Room, space: Space) -> Room {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use super::super::disk::Directory;
     use super::*;
 
     const TOTAL: u64 = 100 * 1024 * MIB;
@@ -150,6 +163,38 @@ mod tests {
         check(full, 255 + 64, Room::Full { free: (255 + 64) * MIB });
         check(full, 256 + 96, Room::Low);
         check(full, 2_000, Room::Enough);
+    }
+
+    #[test]
+    fn a_state_is_logged_once_while_the_free_space_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Directory::lock(dir.path()).unwrap();
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let mut monitor = SpaceMonitor { room: Room::Enough };
+            for free in [100 * MIB, 90 * MIB, 80 * MIB] {
+                monitor.enter(&disk, Room::Full { free }, Space { free, total: TOTAL });
+            }
+            assert!(monitor.refusal().unwrap().contains("80 MiB"));
+        });
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.matches("nearly full").count(), 1, "{text}");
+    }
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
     }
 
     #[track_caller]

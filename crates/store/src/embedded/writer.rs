@@ -150,9 +150,8 @@ impl Writer {
         if self.shared.report().trouble.is_some() {
             let (seed, edges) = (self.log.seed(), self.edges());
             let mut empty = Staged::empty(seed, edges);
-            match self.append(&mut empty) {
-                Ok(()) => tracing::info!("the log can be written again"),
-                Err(error) => drop(self.failed(&error)),
+            if let Err(error) = self.append(&mut empty) {
+                self.failed(&error);
             }
         }
     }
@@ -241,7 +240,9 @@ impl Writer {
         {
             let mut report = self.shared.report();
             report.transactions += 1;
-            report.trouble = None;
+            if report.trouble.take().is_some() {
+                tracing::info!("the log can be written again");
+            }
         }
         self.shared.newest.send_replace(newest);
         Ok(())
@@ -250,12 +251,17 @@ impl Writer {
     /// Records why nothing can be written.
     fn failed(&mut self, error: &io::Error) -> String {
         let why = format!("{}: {error}", self.shared.disk.place());
-        tracing::error!(%why, "cannot write to the log; the next write tries again");
+        {
+            let mut report = self.shared.report();
+            if report.trouble.is_none() {
+                tracing::error!(%why, "cannot write to the log; the next write tries again");
+                report.trouble = Some(why.clone());
+            }
+        }
         if error.kind() == io::ErrorKind::StorageFull {
             self.space.ran_out(&*self.shared.disk);
             self.shared.report().full = self.space.refusal();
         }
-        self.shared.report().trouble.get_or_insert_with(|| why.clone());
         why
     }
 

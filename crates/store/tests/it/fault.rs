@@ -275,6 +275,16 @@ fn a_nearly_full_disk_accepts_only_deletes_and_recovers_automatically() {
     });
 }
 
+#[test]
+fn a_start_on_a_disk_that_fills_up_has_a_reserve() {
+    const MIB: u64 = 1 << 20;
+    let disk = TestDisk::default();
+    disk.set_free(900 * MIB);
+    let store = open(&disk).unwrap();
+    assert_eq!(disk.reserve(), Some(64 * MIB));
+    drop(store);
+}
+
 /// C1
 #[test]
 fn a_full_disk_stops_writes_only_until_there_is_space_again() {

@@ -1,8 +1,9 @@
 //! The soak: a server under everything that ended one, at the same time.
 //!
 //! A disk fills up and empties, the clock jumps, HTTP/2 peers ask for large documents and read nothing,
-//! and a user sends huge reviews, while writers keep a ledger and a probe asks for `/readyz`. At the
-//! end the store has every acknowledged write (R1), and every probe was answered (R45).
+//! and a user without rights sends huge reviews, while writers keep a ledger and a probe asks for
+//! `/readyz`. At the end and after a restart the server has every acknowledged write (R1), and every
+//! probe was answered (R45).
 //!
 //! `HEADWATER_SOAK_SECONDS` sets the duration; without it the test takes a few seconds. From ten
 //! minutes on, an answer to a probe may take one second at most:
@@ -61,7 +62,7 @@ fn the_ledger_is_complete_and_readiness_is_answered_whatever_happens() {
             scope.spawn(move || soak.write(address, id));
         }
         for _ in 0..3 {
-            scope.spawn(|| soak.review(address));
+            scope.spawn(|| soak.review(&world));
             scope.spawn(|| soak.read_nothing(&world));
         }
         scope.spawn(|| soak.probe(address));
@@ -83,20 +84,31 @@ fn the_ledger_is_complete_and_readiness_is_answered_whatever_happens() {
          {unread} unread documents, {probes} probes of {worst:?} at most"
     );
     soak.verify(address);
+    runtime.block_on(world.running.stop()).unwrap();
+    let world = runtime.block_on(soak.serve(dir.path()));
+    soak.verify(world.address);
+    runtime.block_on(world.running.stop()).unwrap();
     assert!(acknowledged > 0 && refused > 0 && reviews > 0 && unread > 0 && probes > 0);
     if duration >= LONG_RUN {
         assert!(worst <= PROBE_MAX, "{worst:?}");
     }
-    runtime.block_on(world.running.stop()).unwrap();
 }
 
 struct World {
     running: headwater_server::Running,
     /// Plain HTTP/1.
     address: SocketAddr,
-    /// HTTP/2 over TLS.
     tls: SocketAddr,
-    trust: Arc<ClientConfig>,
+    http1: Arc<ClientConfig>,
+    http2: Arc<ClientConfig>,
+}
+
+impl World {
+    fn connect(&self, config: &Arc<ClientConfig>) -> StreamOwned<ClientConnection, TcpStream> {
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        let client = ClientConnection::new(Arc::clone(config), name).unwrap();
+        StreamOwned::new(client, connect(self.tls))
+    }
 }
 
 #[derive(Default)]
@@ -175,7 +187,7 @@ impl Soak {
         let (address, tls) = (plain.address(), secure.address());
         running.listen(plain);
         running.listen(secure);
-        World { running, address, tls, trust: trust(&pki) }
+        World { running, address, tls, http1: trust(&pki, b"http/1.1"), http2: trust(&pki, b"h2") }
     }
 
     fn goes_on(&self) -> bool {
@@ -218,7 +230,7 @@ impl Soak {
     }
 
     /// Sends reviews with as many unknown fields as a body can have.
-    fn review(&self, address: SocketAddr) {
+    fn review(&self, world: &World) {
         let mut review = json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
             "spec": { "resourceAttributes": { "verb": "get", "resource": "pods" } },
@@ -227,7 +239,9 @@ impl Soak {
             review[format!("f{at:05}")] = Value::Null;
         }
         while self.goes_on() {
-            let (code, text) = send(address, "POST", REVIEWS, &review);
+            let mut stream = world.connect(&world.http1);
+            let token = format!("Authorization: Bearer {TOKEN}\r\n");
+            let (code, text) = exchange(&mut stream, "POST", REVIEWS, &token, &review);
             assert!(matches!(code, 201 | 429), "{code}: {text}");
             self.reviews.fetch_add(1, Relaxed);
         }
@@ -237,9 +251,7 @@ impl Soak {
     fn read_nothing(&self, world: &World) {
         const REQUESTS: u32 = 100;
         while self.goes_on() {
-            let name = ServerName::try_from("127.0.0.1").unwrap();
-            let client = ClientConnection::new(Arc::clone(&world.trust), name).unwrap();
-            let mut peer = StreamOwned::new(client, connect(world.tls));
+            let mut peer = world.connect(&world.http2);
             let mut hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
             // SETTINGS_INITIAL_WINDOW_SIZE is 0.
             hello.extend(frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]));
@@ -283,7 +295,7 @@ impl Soak {
             let begun = Instant::now();
             stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
             // The disk may be full: then the answer is that the server is not ready.
-            let (code, _) = receive(&stream);
+            let (code, _) = receive(&mut stream);
             assert!(matches!(code, 200 | 500), "{code}");
             self.worst_micros.fetch_max(begun.elapsed().as_micros() as u64, Relaxed);
             self.probes.fetch_add(1, Relaxed);
@@ -306,7 +318,7 @@ impl Soak {
         }
     }
 
-    /// Compares the ledger with the store.
+    /// Compares the ledger with the server.
     fn verify(&self, address: SocketAddr) {
         for (name, entry) in &*self.ledger.lock().unwrap() {
             let (code, text) = send(address, "GET", &format!("{MAPS}/{name}"), &Value::Null);
@@ -427,7 +439,8 @@ impl DiskFile for FillingFile {
     }
 }
 
-fn trust(pki: &Pki) -> Arc<ClientConfig> {
+/// The configuration of clients that speak one protocol.
+fn trust(pki: &Pki, protocol: &[u8]) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(pki.ca.as_bytes()).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -436,7 +449,7 @@ fn trust(pki: &Pki) -> Arc<ClientConfig> {
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = vec![protocol.to_vec()];
     Arc::new(config)
 }
 
@@ -449,20 +462,31 @@ fn connect(address: SocketAddr) -> TcpStream {
 
 /// One request on its own connection: the code and the body.
 fn send(address: SocketAddr, method: &str, target: &str, body: &Value) -> (u16, String) {
+    exchange(&mut connect(address), method, target, "", body)
+}
+
+/// One request. `headers` are additional lines.
+fn exchange(
+    stream: &mut (impl Read + Write),
+    method: &str,
+    target: &str,
+    headers: &str,
+    body: &Value,
+) -> (u16, String) {
     let body = if body.is_null() { String::new() } else { body.to_string() };
-    let mut stream = connect(address);
     let head = format!(
         "{method} {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n\r\n",
+         {headers}Content-Length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes()).unwrap();
     stream.write_all(body.as_bytes()).unwrap();
-    receive(&stream)
+    stream.flush().unwrap();
+    receive(stream)
 }
 
 /// A response with `Content-Length`.
-fn receive(stream: &TcpStream) -> (u16, String) {
+fn receive(stream: &mut impl Read) -> (u16, String) {
     let mut reader = BufReader::new(stream);
     let (mut code, mut length) = (None, 0);
     loop {

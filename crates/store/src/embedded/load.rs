@@ -12,7 +12,7 @@ use headwater_api::Revision;
 use super::disk::Disk;
 use super::expiry::Expiry;
 use super::format::Identity;
-use super::frame::{FrameHeader, HEADER};
+use super::frame::FrameHeader;
 use super::free::FreeFiles;
 use super::head::{HEAD, Head, HeadFile};
 use super::index::{KeyEntry, RowIndex, RowRef};
@@ -54,9 +54,8 @@ pub(super) struct Loaded {
 #[derive(Debug)]
 pub(super) struct OpenSegment {
     pub(super) active: Active,
-    /// Its last frame, which may not be durable, and the segment without it.
-    pub(super) last_frame: Vec<u8>,
-    pub(super) before_last: SegmentSummary,
+    /// The position and the bytes of its last frame, which may not be durable.
+    pub(super) last_frame: (u64, Vec<u8>),
 }
 
 /// How damage is handled.
@@ -269,16 +268,11 @@ impl<'a> Loader<'a> {
         let mut bytes = std::mem::take(&mut self.bytes);
         segment.read_all(listed, &mut bytes)?;
         let mut scan = FrameScan::new(self.seed, listed, &bytes);
-        let mut before_last = scan.found();
-        let mut last_frame = 0..0;
-        loop {
-            let before = scan.found();
-            match scan.next() {
-                None => break,
-                Some(Ok(frame)) => {
-                    let start = usize::try_from(frame.offset).unwrap_or(usize::MAX);
-                    last_frame = start..start + HEADER + frame.header.payload_len as usize;
-                    before_last = before;
+        let mut last_frame = (0, [].as_slice());
+        for part in scan.by_ref() {
+            match part {
+                Ok(frame) => {
+                    last_frame = (frame.offset, frame.bytes);
                     if !frame.header.is_base {
                         self.sequence = self.sequence.max(frame.header.sequence);
                         let time = frame.rows.first().map(|(_, row)| row.time);
@@ -293,7 +287,7 @@ impl<'a> Loader<'a> {
                         self.roster = frame.roster;
                     }
                 }
-                Some(Err(part)) => {
+                Err(part) => {
                     self.damage(&part.place, &part.why)?;
                     for (offset, row) in part.whole_rows() {
                         self.edges.newest = self.edges.newest.max(row.revision);
@@ -303,10 +297,10 @@ impl<'a> Loader<'a> {
             }
         }
         let summary = scan.found();
-        let last_frame = bytes.get(last_frame).unwrap_or_default().to_vec();
+        let last_frame = (last_frame.0, last_frame.1.to_vec());
         self.bytes = bytes;
         let active = Active { segment: segment.clone(), summary };
-        Ok(OpenSegment { active, last_frame, before_last })
+        Ok(OpenSegment { active, last_frame })
     }
 
     fn add(&mut self, segment: u64, offset: u64, row: &Row<'_>) {

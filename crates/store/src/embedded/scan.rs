@@ -17,6 +17,8 @@ pub(super) struct ScannedFrame<'a> {
     pub(super) header: FrameHeader,
     /// Its position in the segment.
     pub(super) offset: u64,
+    /// Everything that was written, padding included.
+    pub(super) bytes: &'a [u8],
     pub(super) rows: Vec<(RowSpan, Row<'a>)>,
     pub(super) roster: Option<Roster>,
 }
@@ -105,9 +107,12 @@ impl<'a> FrameScan<'a> {
         let start = self.offset + HEADER;
         let payload = self.bytes.get(start..start + header.payload_len as usize);
         let payload = payload.ok_or(bad("the frame is truncated"))?;
+        // The padding may be missing.
+        let end = self.bytes.len().min(self.offset + header.len() as usize);
         let mut rows = Vec::with_capacity(header.rows.min(1 << 16) as usize);
         let roster = read_payload(self.seed, &header, payload, |span, row| rows.push((span, row)))?;
-        Ok(ScannedFrame { header, offset: self.offset as u64, rows, roster })
+        let (offset, bytes) = (self.offset as u64, &self.bytes[self.offset..end]);
+        Ok(ScannedFrame { header, offset, bytes, rows, roster })
     }
 
     /// The header at a position, if it belongs to this segment and follows the last frame.

@@ -2,7 +2,7 @@
 //!
 //! Promise: a start serves exactly the acknowledged writes, or refuses and reports the position of
 //! the damage. Everything that it serves is durable: after an unclean stop it writes the last frame
-//! again, because the operating system may show a frame that never reached the disk.
+//! again, in its place, because the operating system may show a frame that never reached the disk.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,10 +13,9 @@ use uuid::Uuid;
 use super::disk::Disk;
 use super::expiry::Expiry;
 use super::format::{self, FORMAT_FILE, Identity};
-use super::frame::{BLOCK, Draft, FrameHeader, HEADER, read_payload};
+use super::frame::{BLOCK, Draft};
 use super::free::FreeFiles;
 use super::head::{HEAD, HeadFile};
-use super::index::RowRef;
 use super::load::{Loaded, OnDamage, OpenSegment, load};
 use super::log::{Edges, Log, LogFiles};
 use super::published::Published;
@@ -59,10 +58,14 @@ fn serve(
     loaded: Loaded,
 ) -> Result<Started, Error> {
     let ages = ages(&loaded, options.clock.now().as_millisecond());
-    let Loaded { mut published, mut sealed, open, sequence, number, expiries, unlisted, .. } =
-        loaded;
+    let Loaded { published, sealed, open, sequence, number, expiries, unlisted, .. } = loaded;
     let (seed, dir, lost) = (identity.seed(), &**disk, Vec::new());
     let open = open.ok_or_else(|| damaged(dir, "*.seg", "the open segment is missing"))?;
+    if !loaded.is_clean {
+        let name = Segment::name(open.active.summary.number);
+        write_again(dir, &open).map_err(|error| unavailable(dir, &name, &error))?;
+        tracing::info!(revision = %published.newest, "the store was not closed; wrote its last frame again");
+    }
     let head = HeadFile::open(dir, seed).map_err(|error| unavailable(dir, HEAD, &error))?;
     let names = dir.names().map_err(|error| unavailable(dir, "", &error))?;
     let unused = names.into_iter().filter(|name| {
@@ -70,62 +73,19 @@ fn serve(
         unlisted || FreeFiles::is_free_name(name)
     });
     let free = FreeFiles::adopt(dir, unused);
-    let edges = published.edges();
-    let OpenSegment { active, last_frame, before_last } = open;
-    let (active, last) = match loaded.is_clean {
-        true => (Some(active), None),
-        false => (None, Some(active.segment)),
-    };
-    if last.is_some() && before_last.len > 0 {
-        sealed.insert(before_last.number, before_last);
-    }
-    let files = LogFiles { sealed, active, sequence, number, free };
-    let mut log = Log::new(disk.clone(), seed, options.segment_bytes, head, files);
-    if let Some(segment) = last {
-        rewrite(&mut log, &mut published, edges, &last_frame)
-            .map_err(|error| unavailable(dir, "*.seg", &error))?;
-        tracing::info!(revision = %published.newest, "the store was not closed; wrote its last frame again");
-        if before_last.len > 0 {
-            segment.seal(before_last);
-        } else {
-            Arc::make_mut(&mut published.segments).remove(&before_last.number);
-            log.free.give(dir, segment, options.segment_bytes);
-        }
-    }
+    let files = LogFiles { sealed, active: Some(open.active), sequence, number, free };
+    let log = Log::new(disk.clone(), seed, options.segment_bytes, head, files);
     Ok(Started { identity, published, log, expiries, ages, lost })
 }
 
-/// Writes the last frame again, into a new segment.
-fn rewrite(
-    log: &mut Log,
-    published: &mut Published,
-    edges: Edges,
-    frame: &[u8],
-) -> std::io::Result<()> {
-    let (seed, mut rows) = (log.seed(), Vec::new());
-    if let Some(header) = FrameHeader::decode(seed, frame) {
-        // It was checked when it was loaded.
-        let _ = read_payload(seed, &header, &frame[HEADER..], |span, row| rows.push((span, row)));
-    }
-    let mut draft = Draft::new(seed, frame.len());
-    let mut copied = Vec::new();
-    for (span, row) in &rows {
-        if let Some(from) = published.index.row(row.revision) {
-            let at = span.offset as usize;
-            draft.push_encoded(&frame[at..at + row.len()]);
-            copied.push((row.key, from));
-        }
-    }
-    let appended = log.append(&mut draft, edges)?;
-    published.publish(Vec::new(), &appended);
-    for ((key, from), to) in copied.into_iter().zip(draft.rows()) {
-        let to = appended.place(RowRef { offset: to.offset, ..from });
-        published.index.copied(key, from, to);
-    }
-    for (_, row) in &rows {
-        published.index.copies_dropped(row.key, 1);
-    }
-    Ok(())
+/// Writes the last frame in its place again and syncs it, also if it is durable: then the same bytes
+/// replace each other.
+fn write_again(dir: &dyn Disk, open: &OpenSegment) -> std::io::Result<()> {
+    let OpenSegment { active, last_frame: (offset, bytes) } = open;
+    let file = &active.segment.file;
+    file.write(*offset, bytes)?;
+    file.sync_data()?;
+    dir.sync()
 }
 
 /// The age of some revisions, as far as the wall clock knows, oldest first.

@@ -1,8 +1,8 @@
 //! After any crash, a start finds every acknowledged write, no partial write, and no repeated
 //! revision.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -14,6 +14,7 @@ use headwater_store::{
 use headwater_testkit::contract;
 use headwater_testkit::model::Model;
 
+use crate::crash_points::{self, CrashPoint, CrashPoints};
 use crate::disk::{Chance, Context, Done, Kept, Replay, TestDisk};
 
 /// Small segments, so that a script fills many and the cleaner has work.
@@ -137,58 +138,75 @@ async fn check_history(store: &Embedded, model: &Model, after: Revision, to: Rev
 fn every_crash_preserves_the_acknowledged_writes() {
     let mut run = Run::new();
     contract::run(run.work(1, 110));
-    check_reached(&run.disk.history());
-    let images = AtomicUsize::new(0);
+    let images = Mutex::default();
     std::thread::scope(|scope| {
         for share in 0..THREADS {
             let (run, images) = (&run, &images);
             scope.spawn(move || contract::run(crash_everywhere(run, share, images)));
         }
     });
-    let images = images.into_inner();
-    assert!(images > 2_000, "only {images} images");
-}
-
-/// The crashes happen during everything that the engine does with its files.
-fn check_reached(history: &[Done]) {
-    let count = |is: &dyn Fn(&Done) -> bool| history.iter().filter(|done| is(done)).count();
-    let renamed = |from: &'static str, to: &'static str| {
-        count(&move |done| {
-            matches!(done, Done::Renamed { from: old, to: new }
-                if old.ends_with(from) && new.ends_with(to))
-        })
-    };
-    let freed = renamed(".seg", ".free");
-    let recycled = renamed(".free", ".seg");
-    let removed = count(&|done| matches!(done, Done::Removed { name } if name.ends_with(".seg")));
-    let frame = |field: usize, done: &Done| match done {
-        Done::Wrote { data, .. } if data.starts_with(b"hw frame") => data[field] != 0,
-        _ => false,
-    };
-    // The fields of a frame: the length of the roster, whether the segment is the cleaner's.
-    let (rosters, bases) = (count(&|done| frame(52, done)), count(&|done| frame(60, done)));
-    let reached = [freed, recycled, removed, rosters, bases];
-    assert!(reached.iter().all(|count| *count >= 3), "{reached:?}");
+    let images: BTreeMap<Option<CrashPoint>, usize> = images.into_inner().unwrap();
+    let all: usize = images.values().sum();
+    assert!(all > 2_000, "only {all} images");
+    for point in crash_points::ALL {
+        // Three times in five ways.
+        let count = images.get(&Some(point)).copied().unwrap_or_default();
+        assert!(count >= 15, "{point:?}: only {count} of {images:?}");
+    }
 }
 
 const THREADS: usize = 2;
 
 /// Crashes after every operation (of this thread's share) in five ways.
-async fn crash_everywhere(run: &Run, share: usize, images: &AtomicUsize) {
-    let mut replay = Replay::default();
+async fn crash_everywhere(
+    run: &Run,
+    share: usize,
+    images: &Mutex<BTreeMap<Option<CrashPoint>, usize>>,
+) {
+    let (mut replay, mut points) = (Replay::default(), CrashPoints::default());
     for (now, done) in run.disk.history().iter().enumerate() {
         replay.step(done);
+        let point = points.step(done);
         if now % THREADS != share {
             continue;
         }
         let seed = now as u64;
         let (some, files, torn) = (Kept::Some(seed), Kept::Files(seed), Kept::Torn(seed));
         for kept in [Kept::Nothing, Kept::Everything, some, files, torn] {
-            let _context = Context(format!("after operation {now}, {kept:?} kept"));
+            let _context = Context(format!("after operation {now} ({point:?}), {kept:?} kept"));
             check(run, now + 1, &replay.crash(kept)).await;
-            images.fetch_add(1, Ordering::Relaxed);
+            *images.lock().unwrap().entry(point).or_default() += 1;
         }
     }
+}
+
+/// R1, R2
+#[test]
+fn a_power_failure_during_the_start_after_a_kill_loses_nothing() {
+    let mut run = Run::new();
+    contract::run(run.work(7, 60));
+    contract::run(async {
+        let (mut replay, mut points) = (Replay::default(), CrashPoints::default());
+        let mut images = 0;
+        for (now, done) in run.disk.history().iter().enumerate() {
+            replay.step(done);
+            let Some(point) = points.step(done) else { continue };
+            let killed = replay.crash(Kept::Everything);
+            drop(open(&killed).unwrap());
+            let mut replay = replay.clone();
+            for (later, done) in killed.history().iter().enumerate() {
+                replay.step(done);
+                let seed = later as u64;
+                for kept in [Kept::Nothing, Kept::Some(seed), Kept::Files(seed)] {
+                    let what = format!("killed after operation {now} ({point:?})");
+                    let _context = Context(format!("{what}, cut after {later}, {kept:?} kept"));
+                    check(&run, now + 1, &replay.crash(kept)).await;
+                    images += 1;
+                }
+            }
+        }
+        assert!(images > 500, "only {images} images");
+    });
 }
 
 #[test]

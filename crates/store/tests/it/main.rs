@@ -7,6 +7,7 @@ mod scrub;
 mod embedded;
 mod disk;
 mod crash;
+mod crash_points;
 mod kill;
 mod fault;
 mod damage;

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use bytes::Buf;
@@ -31,7 +31,7 @@ const MAGIC: &[u8; 16] = b"headwater backup";
 const FORMAT: u32 = 1;
 
 /// A frame is written once it has this many bytes.
-pub(super) const FRAME_BYTES: usize = 256 << 10;
+const FRAME_BYTES: usize = 256 << 10;
 
 /// The largest frame: a greater length is damage.
 const FRAME_MAX: usize = 64 << 20;
@@ -154,9 +154,12 @@ fn type_of(key: &str) -> &str {
     &key[..end]
 }
 
-/// Writes a backup file.
+/// Passes on the bytes of a backup.
+pub(super) type SendPart<'a> = &'a mut dyn FnMut(Vec<u8>) -> Result<(), Error>;
+
+/// Writes a backup.
 pub(super) struct BackupWriter<'a> {
-    out: &'a mut dyn Write,
+    send: SendPart<'a>,
     manifest: Manifest,
     /// Objects of the next frame.
     frame: Vec<u8>,
@@ -164,13 +167,13 @@ pub(super) struct BackupWriter<'a> {
 
 impl<'a> BackupWriter<'a> {
     pub(super) fn new(
-        out: &'a mut dyn Write,
+        send: SendPart<'a>,
         identity: &Identity,
         edges: Edges,
     ) -> Result<BackupWriter<'a>, Error> {
-        out.write_all(MAGIC).map_err(|error| broken(&error))?;
+        send(MAGIC.to_vec())?;
         let manifest = Manifest::new(identity, edges);
-        let mut frames = BackupWriter { out, manifest, frame: Vec::with_capacity(FRAME_BYTES) };
+        let mut frames = BackupWriter { send, manifest, frame: Vec::with_capacity(FRAME_BYTES) };
         let head = json(&frames.manifest);
         frames.write(HEAD, &head)?;
         Ok(frames)
@@ -196,24 +199,16 @@ impl<'a> BackupWriter<'a> {
     fn write(&mut self, what: u8, payload: &[u8]) -> Result<(), Error> {
         let len = u32::try_from(payload.len() + 1).expect("a frame is far below 4 GiB");
         let sum = frame_sum(self.manifest.digest, what, payload);
-        let mut head = [0; 9];
-        head[..4].copy_from_slice(&len.to_le_bytes());
-        head[4..8].copy_from_slice(&sum.to_le_bytes());
-        head[8] = what;
-        self.out
-            .write_all(&head)
-            .and_then(|()| self.out.write_all(payload))
-            .map_err(|error| broken(&error))?;
+        (self.send)([&len.to_le_bytes(), &sum.to_le_bytes(), [what].as_slice(), payload].concat())?;
         self.manifest.digest = sum;
         self.manifest.frames += 1;
         Ok(())
     }
 
-    pub(super) fn finish(mut self) -> Result<Manifest, Error> {
+    pub(super) fn finish(mut self) -> Result<(), Error> {
         self.flush()?;
-        let manifest = self.manifest.clone();
-        self.write(MANIFEST, &json(&manifest))?;
-        Ok(manifest)
+        let manifest = json(&self.manifest);
+        self.write(MANIFEST, &manifest)
     }
 }
 
@@ -223,10 +218,6 @@ fn frame_sum(before: u32, what: u8, payload: &[u8]) -> u32 {
 
 fn json(manifest: &Manifest) -> Vec<u8> {
     serde_json::to_vec(manifest).expect("a manifest is plain data")
-}
-
-pub(super) fn broken(error: &io::Error) -> Error {
-    Error::Unavailable(format!("the backup is incomplete: {error}"))
 }
 
 /// Reads a backup and checks all of it.

@@ -1,33 +1,31 @@
-//! The writer: the only thread that commits.
+//! The writer: the only thread that changes the store.
 //!
 //! River: mailbox → **writer** → published.
-//! Promise: stages, writes, syncs, publishes and acknowledges, always in this order. All waiting
-//! writes are one frame and one sync. If a frame cannot be written, its writes fail and nothing of
-//! them is published; the next write tries again, for as long as the process lives.
+//! Promise: takes all waiting requests as one group and commits it (`commit.rs`). Between two groups
+//! it looks after retention, times to live, disk space and the cleaner, so that these never change
+//! the store beside a commit.
 
-use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+mod commit;
+mod cleaning;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use headwater_api::Revision;
-use tokio::sync::oneshot;
 
 use super::Shared;
-use super::cleaner::{self, Cleaned, Cleaner, join};
+use super::cleaner::Cleaner;
 use super::expiry::{Expiries, Expiry};
-use super::group::{CommitGroup, Staged};
+use super::group::Staged;
 use super::log::{Edges, Log};
 use super::mailbox::{Commit, Compact, Gather, QueuedGroup, answer_all};
 use super::retention::Keeper;
 use super::space::SpaceMonitor;
-use crate::store::{Action, Committed, Error, Write};
+use crate::store::{Action, Error};
+use commit::Work;
 
 /// The time between two looks at retention, disk space and the cleaner.
 const TICK: Duration = Duration::from_secs(1);
-
-/// Revisions that are forgotten under one lock.
-const FORGET: u64 = 4_096;
 
 /// The writer's own state.
 pub(super) struct Writer {
@@ -45,17 +43,6 @@ pub(super) struct Writer {
     /// How long the next group waits for company.
     gather: Gather,
 }
-
-/// What one frame contains.
-struct Work {
-    writes: Vec<Write>,
-    due: Vec<Expiry>,
-    compact_to: Revision,
-    /// The wall clock, in milliseconds.
-    wall: i64,
-}
-
-type Answers = Vec<Result<Committed, Error>>;
 
 impl Writer {
     pub(super) fn new(
@@ -179,198 +166,9 @@ impl Writer {
         accepted
     }
 
-    /// Commits a frame and answers everybody who waits for it.
-    fn transact(
-        &mut self,
-        work: Work,
-        callers: Vec<oneshot::Sender<Result<Committed, Error>>>,
-        compacts: Vec<Compact>,
-        now: Instant,
-    ) {
-        let compactors = compacts.into_iter().map(|request| request.answer);
-        match self.commit(work, now) {
-            Ok(answers) => {
-                let commits = callers.len() + self.shared.mailbox.waiting();
-                self.gather = Gather::after(commits, now.elapsed());
-                for (caller, answer) in callers.into_iter().zip(answers) {
-                    // A caller that is gone does not need its answer.
-                    let _ = caller.send(answer);
-                }
-                answer_all(compactors, || Ok(()));
-            }
-            Err(why) => {
-                answer_all(callers.into_iter(), || Err(Error::Unavailable(why.clone())));
-                answer_all(compactors, || Err(Error::Unavailable(why.clone())));
-            }
-        }
-    }
-
-    /// The commit: stage, write, sync, publish. Fails if nothing of it was published.
-    fn commit(&mut self, work: Work, now: Instant) -> Result<Answers, String> {
-        let Work { writes, due, compact_to, wall } = work;
-        let compact_to = self.publish_compaction(compact_to);
-        let shared = self.shared.clone();
-        let staging = || {
-            let published = shared.published();
-            let mut group = CommitGroup::new(self.log.seed(), &published, wall, &writes);
-            let answers: Answers = writes.into_iter().map(|write| group.commit(write)).collect();
-            due.iter().for_each(|expiry| group.expire(expiry));
-            (group.finish(), answers)
-        };
-        let staged = catch_unwind(AssertUnwindSafe(staging));
-        let (mut staged, answers) = staged.map_err(|_| "the storage engine panicked")?;
-        if staged.changes.is_empty() && compact_to.is_none() {
-            return Ok(answers);
-        }
-        self.append(&mut staged).map_err(|error| self.failed(&error))?;
-        for expiry in staged.expiries {
-            self.expiries.add(now, wall, expiry);
-        }
-        self.may_clean |= compact_to.is_some();
-        self.forget(compact_to);
-        Ok(answers)
-    }
-
-    /// Makes staged changes durable, then visible.
-    fn append(&mut self, staged: &mut Staged) -> io::Result<()> {
-        let appended = self.log.append(&mut staged.draft, staged.edges)?;
-        let newest = staged.edges.newest;
-        self.wrote = true;
-        self.shared.published_mut().publish(std::mem::take(&mut staged.changes), &appended);
-        {
-            let mut report = self.shared.report();
-            report.transactions += 1;
-            if report.trouble.take().is_some() {
-                tracing::info!("the log can be written again");
-            }
-        }
-        self.shared.newest.send_replace(newest);
-        Ok(())
-    }
-
-    /// Records why nothing can be written.
-    fn failed(&mut self, error: &io::Error) -> String {
-        let why = format!("{}: {error}", self.shared.disk.place());
-        {
-            let mut report = self.shared.report();
-            if report.trouble.is_none() {
-                tracing::error!(%why, "cannot write to the log; the next write tries again");
-                report.trouble = Some(why.clone());
-            }
-        }
-        if error.kind() == io::ErrorKind::StorageFull {
-            self.space.ran_out(&*self.shared.disk);
-            self.shared.report().full = self.space.refusal();
-        }
-        why
-    }
-
-    /// Refuses reads of compacted states before any row of them is dropped. Returns the revision
-    /// if it is new.
-    fn publish_compaction(&self, to: Revision) -> Option<Revision> {
-        let mut published = self.shared.published_mut();
-        let is_new = to > published.compacted;
-        published.compacted = published.compacted.max(to);
-        is_new.then_some(to)
-    }
-
-    /// Drops the rows that only compacted states need.
-    fn forget(&self, to: Option<Revision>) {
-        let Some(to) = to else { return };
-        loop {
-            let mut published = self.shared.published_mut();
-            let from = published.index.compacted();
-            if from >= to {
-                return;
-            }
-            published.index.forget_to(to.min(Revision(from.0 + FORGET)));
-        }
-    }
-
     /// Only deletes are accepted, for lack of space.
     fn is_full(&self) -> bool {
         self.space.refusal().is_some()
-    }
-
-    /// Brings the cleaner forward. While the disk is full, waits until it has freed what it can, so
-    /// that deletes do not use up the space that it needs.
-    fn clean(&mut self) {
-        loop {
-            self.clean_step();
-            let is_done = match self.cleaner {
-                Cleaner::Idle => !self.may_clean,
-                Cleaner::Listing(_) => true,
-                Cleaner::Copying(_) | Cleaner::Releasing(_) => false,
-            };
-            if is_done || !self.is_full() {
-                return;
-            }
-        }
-    }
-
-    /// The next step of the cleaner: at most one of its jobs runs at a time.
-    fn clean_step(&mut self) {
-        let wait = self.is_full();
-        self.cleaner = match std::mem::take(&mut self.cleaner) {
-            Cleaner::Idle if std::mem::take(&mut self.may_clean) => self.start_cleaning(),
-            Cleaner::Copying(job) if wait || job.is_finished() => match join(job) {
-                Some(Ok(cleaned)) => {
-                    let dropped: Vec<u64> = cleaned.dropped.iter().map(|s| s.number).collect();
-                    self.log.exchange(&dropped, cleaned.base);
-                    self.list(cleaned)
-                }
-                Some(Err(error)) => {
-                    tracing::error!(%error, "cannot clean a segment");
-                    self.shared.report_damage(&error);
-                    Cleaner::Idle
-                }
-                None => Cleaner::Idle,
-            },
-            Cleaner::Listing(cleaned) => self.list(cleaned),
-            Cleaner::Releasing(job) if wait || job.is_finished() => {
-                for segment in join(job).unwrap_or_default() {
-                    let len_min = self.shared.options.segment_bytes;
-                    self.log.free.give(&*self.shared.disk, segment, len_min);
-                }
-                self.may_clean = true;
-                Cleaner::Idle
-            }
-            running => running,
-        };
-    }
-
-    fn start_cleaning(&mut self) -> Cleaner {
-        let chosen = {
-            let published = self.shared.published();
-            let needed = |number| published.index.needed(number);
-            let damaged = self.shared.report().damaged_segments.clone();
-            let sealed = self.log.sealed().filter(|segment| !damaged.contains(&segment.number));
-            let sealed: Vec<_> = sealed.copied().collect();
-            let choose = |may_copy| {
-                cleaner::choose(&sealed, needed, self.shared.options.segment_bytes, may_copy)
-            };
-            // A full disk may have no space for a copy.
-            let unneeded = if self.is_full() { choose(false) } else { Vec::new() };
-            if unneeded.is_empty() { choose(true) } else { unneeded }
-        };
-        if chosen.is_empty() {
-            return Cleaner::Idle;
-        }
-        let base = self.log.next_number();
-        cleaner::copy(&self.shared, chosen, base).unwrap_or_default()
-    }
-
-    /// Writes a roster with the base segment instead of the old ones. Until it is durable, the old
-    /// ones stay.
-    fn list(&mut self, cleaned: Cleaned) -> Cleaner {
-        let mut empty = Staged::empty(self.log.seed(), self.edges());
-        match self.append(&mut empty) {
-            Ok(()) => cleaner::release(&self.shared, cleaned).unwrap_or_default(),
-            Err(error) => {
-                self.failed(&error);
-                Cleaner::Listing(cleaned)
-            }
-        }
     }
 
     /// Prefills a file for the next segment while there is time.

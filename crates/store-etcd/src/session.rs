@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use headwater_api::Revision;
-use headwater_store::StoreCondition;
 use headwater_store::lock::lock;
 use headwater_store::recent::RecentChanges;
+use headwater_store::{Scrubbed, StoreCondition};
 use tokio::sync::watch;
 
 use crate::client::{Client, EpochRevision};
@@ -101,6 +101,7 @@ impl Session {
             disk_bytes: self.disk_bytes.load(Ordering::Relaxed),
             trouble: self.client.trouble().or_else(|| watch_trouble.clone()),
             damage: None,
+            scrubbed: Scrubbed::default(),
         }
     }
 }

@@ -50,8 +50,8 @@ use headwater_api::{Clock, Revision, SystemClock};
 use crate::key::Key;
 use crate::lock::{self, lock};
 use crate::store::{
-    ChangeStream, Committed, Error, Range, RangePage, Record, Store, StoreCondition, VALUE_MAX,
-    Write,
+    ChangeStream, Committed, Error, Range, RangePage, Record, Scrubbed, Store, StoreCondition,
+    VALUE_MAX, Write,
 };
 use disk::{Directory, Disk};
 use mailbox::Mailbox;
@@ -267,7 +267,8 @@ impl Store for Embedded {
         let disk_bytes = self.shared.disk_bytes();
         let report = self.shared.report();
         let trouble = report.trouble.clone().or_else(|| report.full.clone());
-        StoreCondition { revision, compacted, disk_bytes, trouble, damage: report.damage.clone() }
+        let (damage, scrubbed) = (report.damage.clone(), report.scrubbed);
+        StoreCondition { revision, compacted, disk_bytes, trouble, damage, scrubbed }
     }
 }
 
@@ -295,6 +296,7 @@ struct Report {
     full: Option<String>,
     /// The first damage that was found while serving.
     damage: Option<String>,
+    scrubbed: Scrubbed,
     /// Segments that the cleaner cannot read.
     damaged_segments: BTreeSet<u64>,
 }

@@ -23,8 +23,8 @@ use crate::key::Key;
 use crate::lock::lock;
 use crate::recent::RecentChanges;
 use crate::store::{
-    Action, ChangeStream, Committed, Error, FIRST, Guard, Op, Range, RangePage, Record, Store,
-    StoreCondition, VALUE_MAX, Write,
+    Action, ChangeStream, Committed, Error, FIRST, Guard, Op, Range, RangePage, Record, Scrubbed,
+    Store, StoreCondition, VALUE_MAX, Write,
 };
 
 /// The maximum number of objects that expire at a time, which limits how long the lock is held.
@@ -147,6 +147,7 @@ impl Store for Memory {
             disk_bytes: 0,
             trouble: None,
             damage: None,
+            scrubbed: Scrubbed::default(),
         }
     }
 }

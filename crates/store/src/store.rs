@@ -236,6 +236,17 @@ pub struct StoreCondition {
     pub trouble: Option<String>,
     /// The first damage that was found in stored data while the store served, if any.
     pub damage: Option<String>,
+    /// What was read again since the start to look for damage.
+    pub scrubbed: Scrubbed,
+}
+
+/// The progress of the search for damage in stored data; zero for a store that does not search.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// The bytes that were read.
+    pub bytes: u64,
+    /// How many times all data was read.
+    pub rounds: u64,
 }
 
 /// Why the store failed or refused.

@@ -198,6 +198,24 @@ pub(crate) fn cache(metrics: &Metrics, cache: &Cache) {
     registry.observed(desc, move |samples| {
         samples.push(&[], f64::from(u8::from(store.condition().damage.is_some())));
     });
+    let store = Arc::clone(cache.store());
+    let desc = Desc {
+        name: "headwater_store_scrubbed_bytes_total",
+        help: "Bytes of stored data that were read in the background and are not damaged.",
+        labels: &[],
+    };
+    registry.observed_total(desc, move |samples| {
+        samples.push(&[], store.condition().scrubbed.bytes as f64);
+    });
+    let store = Arc::clone(cache.store());
+    let desc = Desc {
+        name: "headwater_store_scrub_rounds_total",
+        help: "How many times all stored data was read in the background.",
+        labels: &[],
+    };
+    registry.observed_total(desc, move |samples| {
+        samples.push(&[], store.condition().scrubbed.rounds as f64);
+    });
     let watched = cache.clone();
     let desc =
         Desc { name: "headwater_watchers", help: "Watches that are open.", labels: GROUP_RESOURCE };

@@ -11,7 +11,7 @@ use super::Shared;
 use super::roster::SegmentSummary;
 use super::scan::{DamagedPart, FrameScan};
 use super::segment::Segment;
-use crate::store::Error;
+use crate::store::{Error, Scrubbed};
 
 /// All segments are read within this time.
 const PERIOD: Duration = Duration::from_secs(20 * 3600);
@@ -33,16 +33,24 @@ fn pause(usual: Duration, segments: usize) -> Duration {
     usual.min(PERIOD / u32::try_from(segments).unwrap_or(u32::MAX).max(1))
 }
 
-/// Checks the next sealed segment after a number, and returns its number; zero at the end.
+/// Checks the next sealed segment after a number, and returns its number; zero at the end of a round.
 fn step(shared: &Shared, last: u64) -> u64 {
     let next = {
         let published = shared.published();
         let mut later = published.segments.range(last + 1..).map(|(_, segment)| segment);
         later.find_map(|segment| Some((segment.clone(), segment.sealed()?)))
     };
-    let Some((segment, sealed)) = next else { return 0 };
+    let Some((segment, sealed)) = next else {
+        if last > 0 {
+            let scrubbed = &mut shared.report().scrubbed;
+            scrubbed.rounds += 1;
+            let Scrubbed { rounds, bytes } = *scrubbed;
+            tracing::debug!(rounds, bytes, "the scrub has read all sealed segments");
+        }
+        return 0;
+    };
     match check(shared, &segment, &sealed) {
-        Ok(()) => {}
+        Ok(()) => shared.report().scrubbed.bytes += sealed.len,
         Err(error @ Error::Damaged { .. }) => {
             tracing::error!(%error, "the scrub found damage; take a backup and restore it into a new directory");
             shared.report_damage(&error);

@@ -15,6 +15,7 @@ pub mod decoder;
 mod load;
 mod retained;
 pub mod resource;
+pub mod vantage;
 pub mod watcher;
 pub mod feed;
 #[doc(hidden)]
@@ -26,6 +27,7 @@ pub use feed::{Cache, Cacher, Options};
 pub use resource::Resource;
 pub use selection::Selection;
 pub use snapshot::Snapshot;
+pub use vantage::{Backlog, ReadSource, Vantage};
 pub use view::Filter;
 pub use watcher::{WatchStart, WatchStep, Watcher};
 

@@ -157,6 +157,15 @@ pub(crate) enum ViewRead {
     Behind,
 }
 
+/// The events of a view after a position.
+pub(crate) struct PendingEvents {
+    pub(crate) events: usize,
+    /// When the oldest of them reached the cache.
+    pub(crate) oldest: Option<Instant>,
+    /// Whether the view has all events after the position.
+    pub(crate) is_complete: bool,
+}
+
 impl View {
     fn new(filter: Filter, complete_after: Revision) -> View {
         View {
@@ -244,6 +253,17 @@ impl View {
 
     fn watchers(&self) -> usize {
         self.watchers.load(Ordering::Relaxed)
+    }
+
+    /// The events after a position.
+    pub(crate) fn pending(&self, position: Revision) -> PendingEvents {
+        let log = self.log();
+        let first = log.events.partition_point(|event| event.revision() <= position);
+        PendingEvents {
+            events: log.events.len() - first,
+            oldest: log.events.get(first).map(|event| event.change.at),
+            is_complete: position >= log.complete_after,
+        }
     }
 
     /// Drops events up to `revision`, as the window did.

@@ -17,6 +17,7 @@ use crate::change::{EventBatch, WatchEvent};
 use crate::feed::Cache;
 use crate::resource::Resource;
 use crate::snapshot::Snapshot;
+use crate::vantage::Vantage;
 use crate::view::{BatchBudget, Filter, View, ViewEnd, ViewRead, select};
 
 /// Where a watch starts.
@@ -108,6 +109,11 @@ impl Watcher {
     /// The newest revision up to which every event was returned.
     pub fn position(&self) -> Revision {
         self.position
+    }
+
+    /// How others see what it has not read yet.
+    pub fn vantage(&self) -> Vantage {
+        Vantage::new(&self.view, &self.resource)
     }
 
     /// The revision the cache has reached, if this watcher has returned every event up to it: the

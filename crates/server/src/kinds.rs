@@ -4,6 +4,7 @@
 //! into rows of it; `discovery` and `openapi` describe the rows to clients.
 
 pub mod registry;
+pub(crate) mod live;
 pub(crate) mod custom;
 pub(crate) mod versions;
 pub mod openapi;

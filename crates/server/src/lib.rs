@@ -13,6 +13,7 @@
 //! upkeep      objects that the server itself writes: bootstrap, endpoints, definitions
 //! verbs       get, list, watch, create, update, patch, apply, delete, and the subresources
 //! server      the server as one value
+//! live        watches and requests as read-only resources
 //! admission   what an object passes between its body and the store
 //! backend     the store, the cache, the kinds, the clock; `commit`: guarded writes
 //! request     route, call, authorization, flow control
@@ -32,6 +33,7 @@ pub mod audit;
 pub mod upkeep;
 mod verbs;
 mod server;
+mod live;
 mod admission;
 mod backend;
 mod commit;

@@ -20,8 +20,10 @@ use crate::front::identity::{Identity, Peer, Unauthorized};
 use crate::front::service_account::{self, AuthenticatedToken, Issuer, ServiceAccounts};
 use crate::front::token_file::Tokens;
 use crate::kinds::custom::definitions::Definitions;
+use crate::kinds::live;
 use crate::kinds::openapi::{Descriptions, Documents};
-use crate::kinds::registry::Registry;
+use crate::kinds::registry::{Registry, Served};
+use crate::live::LiveResources;
 use crate::outgoing::{Caller, Loopback};
 use crate::request::flow::FlowControl;
 use crate::request::flow::limits::{Limits, StreamLimits};
@@ -111,6 +113,7 @@ struct Shared {
     flow: FlowControl,
     stream_limits: Arc<StreamLimits>,
     work: WorkPool,
+    live: LiveResources,
     settings: Settings,
     admission: Admission,
     documents: Documents,
@@ -135,8 +138,13 @@ impl Server {
     pub(crate) fn new(cache: Cache, options: Options) -> Result<Server, headwater_cache::Error> {
         let Options { authenticator, issuer, clock, metrics, descriptions, backup, .. } = options;
         let (settings, audit) = (options.settings, options.audit);
-        let registry = Registry::new(kind::builtin());
-        define(&cache, &registry)?;
+        let builtin = Registry::new(kind::builtin());
+        define(&cache, &builtin)?;
+        let resources = LiveResources::new(&clock);
+        for row in live::rows() {
+            resources.cache().set_fields(&row.prefix, &row.fields)?;
+        }
+        let registry = builtin.with(live::rows());
         observe::cache(&metrics, &cache);
         let caller = Caller::new(settings.webhooks_on_loopback);
         let shared = Shared {
@@ -144,6 +152,7 @@ impl Server {
             flow: FlowControl::new(&cache, settings.limits, settings.request_timeout, &metrics),
             stream_limits: StreamLimits::new(settings.limits, &metrics),
             work: WorkPool::new(&metrics),
+            live: resources,
             documents: Documents::new(descriptions, &metrics),
             admission: Admission::new(&cache),
             definitions: tokio::sync::Mutex::new(Definitions::new(registry.clone())),
@@ -209,6 +218,30 @@ impl Server {
     pub fn drain(&self) {
         self.shared.draining.cancel();
         self.cache().stop();
+        self.live().cache().stop();
+    }
+
+    /// The resources that show what the server is doing.
+    pub(crate) fn live(&self) -> &LiveResources {
+        &self.shared.live
+    }
+
+    /// The cache that has the objects of a kind.
+    pub(crate) fn cache_of(&self, kind: &Served) -> &Cache {
+        if self.live().covers(kind) { self.live().cache() } else { self.cache() }
+    }
+
+    /// The cache that has the objects of a kind, after a sample if they are sampled.
+    pub(crate) async fn sampled_cache(&self, kind: &Served) -> &Cache {
+        if self.live().covers(kind) {
+            self.live().refresh(self.flow()).await;
+        }
+        self.cache_of(kind)
+    }
+
+    /// Keeps the live resources current.
+    pub(crate) async fn keep_live_resources(self, stop: CancellationToken) {
+        self.live().run(self.flow(), stop).await;
     }
 
     pub(crate) fn flow(&self) -> &FlowControl {

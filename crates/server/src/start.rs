@@ -67,6 +67,7 @@ pub async fn start(store: Arc<dyn Store>, options: Options) -> Result<Running, E
     };
     let stop = running.stop.clone();
     running.parts.spawn(async move { cacher.run(stop).await.map_err(Error::Cache) });
+    running.run(|stop| server.clone().keep_live_resources(stop));
     running.run(|stop| server.clone().follow_definitions(stop));
     running.run(|stop| server.audit().clone().run(stop));
     running.run(|stop| server.clone().follow_roles(stop));

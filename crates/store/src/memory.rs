@@ -37,11 +37,13 @@ pub struct Options {
     pub value_max: usize,
     /// The maximum size of the history; older changes are compacted.
     pub history_bytes_max: usize,
+    /// The revision before that of the first write.
+    pub first: Revision,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { value_max: VALUE_MAX, history_bytes_max: 256 << 20 }
+        Options { value_max: VALUE_MAX, history_bytes_max: 256 << 20, first: FIRST }
     }
 }
 
@@ -69,8 +71,8 @@ impl Memory {
     /// An empty store.
     pub fn new(options: Options) -> Memory {
         let shared = Shared {
-            state: Mutex::new(State::default()),
-            newest: watch::Sender::new(FIRST),
+            state: Mutex::new(State::after(options.first)),
+            newest: watch::Sender::new(options.first),
             sooner: Notify::new(),
         };
         Memory { shared: Arc::new(shared), options, tasks: Mutex::default() }
@@ -183,19 +185,18 @@ struct Live {
     value: Bytes,
 }
 
-impl Default for State {
-    fn default() -> State {
+impl State {
+    /// An empty state. There is no history before a revision other than the usual first one.
+    fn after(first: Revision) -> State {
         State {
             live: BTreeMap::new(),
-            history: RecentChanges::after(FIRST),
-            newest: FIRST,
-            compacted: Revision::ZERO,
+            history: RecentChanges::after(first),
+            newest: first,
+            compacted: if first > FIRST { first } else { Revision::ZERO },
             expiries: BTreeSet::new(),
         }
     }
-}
 
-impl State {
     fn record(&self, key: &Key) -> Option<Record> {
         let live = self.live.get(key)?;
         Some(Record { key: key.clone(), revision: live.revision, value: live.value.clone() })

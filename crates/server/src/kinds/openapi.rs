@@ -19,6 +19,7 @@ use headwater_cache::Cache;
 use headwater_json::{Value, json};
 use tokio::sync::OnceCell;
 
+use crate::kinds::live;
 use crate::kinds::registry::{Registry, Served};
 use crate::lock::lock;
 use crate::object::tree;
@@ -237,6 +238,9 @@ fn is_same(old: &[Arc<Served>], new: &[Arc<Served>]) -> bool {
 
 /// The schema of a version in a definition.
 pub(crate) fn definition(cache: &Cache, row: &Served) -> Option<Value> {
+    if row.group == live::GROUP && row.definition.is_none() {
+        return Some(live::schema(&row.kind.kind));
+    }
     let definitions = cache.resource(crate::kinds::custom::PREFIX);
     let snapshot = cache.snapshot(&definitions);
     let object = snapshot.get(&row.resource())?;

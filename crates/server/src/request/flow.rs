@@ -5,7 +5,7 @@
 //! `deal`, `queues` and `demand` are one level without I/O, `borrow` divides the seats among levels;
 //! `level` puts requests into queues and `seat` is what they hold; `retry` tells rejected clients
 //! when to return; `plain` limits servers without fairness; `limits` bounds watches and lists;
-//! `dump` shows everything.
+//! `dump` and `in_flight` show what runs and waits.
 //!
 //! River: identity, route → **flow** → authorization. Promise: the objects are read again only after
 //! a change; a request that need not wait takes one lock.
@@ -25,6 +25,7 @@ mod retry;
 mod plain;
 pub(crate) mod limits;
 pub(crate) mod dump;
+pub(crate) mod in_flight;
 
 use std::collections::BTreeMap;
 use std::hash::RandomState;

@@ -73,7 +73,8 @@ pub(crate) async fn list(
     let weight = server.stream_limits().list(bytes)?;
     let mut page = ListPage::new(snapshot, resource, filter, &options);
     if page.selection.rest().is_some() {
-        server.cache().resource(&resource.kind.prefix).keep(page.selection.snapshot());
+        let cache = server.cache_of(&resource.kind);
+        cache.resource(&resource.kind.prefix).keep(page.selection.snapshot());
     }
     page.convert(server, &resource.kind).await?;
     Ok(encode::list(server, call, &resource.kind, page, Some(weight)).await)
@@ -84,7 +85,7 @@ async fn fresh(
     resource: &ResourcePath,
     at: Freshness,
 ) -> Result<Snapshot, Status> {
-    let cache = server.cache();
+    let cache = server.sampled_cache(&resource.kind).await;
     let waited = match at {
         Freshness::Latest => cache.consistent().await.map(drop),
         Freshness::NotOlderThan(revision) => cache.reach(revision).await.map(drop),
@@ -100,7 +101,7 @@ pub(crate) async fn snapshot(
     resource: &ResourcePath,
     at: &ReadAt,
 ) -> Result<Snapshot, Status> {
-    let cache = server.cache();
+    let cache = server.cache_of(&resource.kind);
     if resource.kind.traits.expires {
         not_future(server, at).await?;
     }

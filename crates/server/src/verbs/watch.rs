@@ -9,12 +9,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use futures::Stream;
 use headwater_api::options::{Freshness, Start as Asked, WatchOptions};
 use headwater_api::{Object, Revision, Status};
 use headwater_cache::{Filter, WatchEvent, WatchStart, WatchStep, Watcher};
 use http::StatusCode;
+use http::header;
 use tokio::time::{Instant, Sleep};
 
 use crate::answer::body::{self, Data, Response};
@@ -22,6 +23,7 @@ use crate::answer::status;
 use crate::front::identity::Peer;
 use crate::front::listen;
 use crate::kinds::versions;
+use crate::live::watches::{WatchDescription, WatchEntry};
 use crate::random;
 use crate::request::call::Call;
 use crate::request::flow::seat::{HeldSeat, Seat};
@@ -68,12 +70,25 @@ pub(crate) async fn start(
     let place = server.stream_limits().watch(&call.identity)?;
     let watched =
         WatchMetrics::new(server.metrics(), kind, &resource.namespace, &resource.name, place);
+    let entry = server.live().watches().open(&WatchDescription {
+        identity: &call.identity,
+        kind,
+        namespace: &resource.namespace,
+        label_selector: call.query.text("labelSelector"),
+        field_selector: match resource.name.as_str() {
+            "" => call.query.text("fieldSelector"),
+            name => name,
+        },
+        user_agent: call.header(header::USER_AGENT),
+        address: peer.address,
+        opened: server.now(),
+    });
     // A stream must not outlive the credential that opened it.
     let credential = call.identity.expires.map(|expires| {
         Duration::try_from(expires.duration_since(server.now())).unwrap_or_default()
     });
     let mut stream =
-        Streaming::new(server.clone(), resource, filter, &options, frames, watched, credential);
+        Streaming::new(server, resource, filter, &options, frames, (watched, entry), credential);
     if matches!(options.start, Asked::FromLatest | Asked::FromAny) {
         stream.begin_now().await;
     }
@@ -97,6 +112,7 @@ pub(crate) struct Streaming {
     bookmarks: bool,
     frames: Frames,
     watched: WatchMetrics,
+    entry: WatchEntry,
     ends: Instant,
     /// Fires when a bookmark is due or the stream ends. It exists as long as the stream, so that an
     /// event needs no timer registration.
@@ -119,12 +135,12 @@ enum Phase {
 
 impl Streaming {
     fn new(
-        server: Server,
+        server: &Server,
         resource: &ResourcePath,
         filter: Filter,
         options: &WatchOptions,
         frames: Frames,
-        watched: WatchMetrics,
+        (watched, entry): (WatchMetrics, WatchEntry),
         credential: Option<Duration>,
     ) -> Streaming {
         let now = Instant::now();
@@ -133,13 +149,14 @@ impl Streaming {
         let ends = now + lasts;
         let wake = wake(now, ends, server.settings().bookmark_every);
         Streaming {
-            resource: server.cache().resource(&resource.kind.prefix),
-            server,
+            resource: server.cache_of(&resource.kind).resource(&resource.kind.prefix),
+            server: server.clone(),
             filter,
             asked: options.start,
             bookmarks: options.bookmarks,
             frames,
             watched,
+            entry,
             ends,
             timer: Box::pin(tokio::time::sleep_until(wake)),
             sent: Revision::ZERO,
@@ -174,6 +191,7 @@ impl Streaming {
                         () = self.timer.as_mut() => None,
                         step = watcher.next() => Some(step),
                     };
+                    self.entry.reached(watcher.position());
                     let chunk = match step {
                         Some(step) if self.frames.kind.conversion().is_some() => {
                             Box::pin(self.take_converted(step)).await
@@ -181,8 +199,9 @@ impl Streaming {
                         Some(step) => self.take(step, &[]),
                         None => self.tick().map(Data::from),
                     };
-                    if chunk.is_some() {
-                        return chunk;
+                    if let Some(chunk) = chunk {
+                        self.entry.sent(chunk.remaining());
+                        return Some(chunk);
                     }
                 }
             }
@@ -199,7 +218,7 @@ impl Streaming {
 
     /// Waits for the requested freshness, then creates the cursor.
     async fn begin(&mut self) -> Option<Bytes> {
-        let cache = self.server.cache().clone();
+        let cache = self.server.sampled_cache(&self.frames.kind).await.clone();
         let freshness = match self.asked {
             Asked::Initial { at, .. } => at,
             Asked::FromLatest => Freshness::Latest,
@@ -228,6 +247,7 @@ impl Streaming {
             self.phase = Phase::Done;
             return None;
         }
+        self.entry.began(watcher.vantage(), watcher.position());
         self.phase = Phase::Running(Box::new(watcher));
         None
     }
@@ -264,7 +284,7 @@ impl Streaming {
         match step {
             WatchStep::Initial(objects) => {
                 let objects = if made.is_empty() { &objects } else { made };
-                self.watched.sent(objects.len());
+                self.count(objects.len());
                 Some(self.frames.initial(objects))
             }
             WatchStep::Synced(revision) => {
@@ -273,7 +293,7 @@ impl Streaming {
                 mark.then(|| self.frames.bookmark(revision, true).into())
             }
             WatchStep::Events(events) => {
-                self.watched.sent(events.len());
+                self.count(events.len());
                 self.sent = events.last().map_or(self.sent, WatchEvent::revision);
                 Some(self.frames.events(&events, made))
             }
@@ -292,12 +312,21 @@ impl Streaming {
         }
     }
 
+    fn count(&self, events: usize) {
+        self.watched.sent(events);
+        self.entry.sent_events(events);
+    }
+
     /// Handles the timer: a bookmark is due, or the stream ends.
     fn tick(&mut self) -> Option<Bytes> {
         let now = Instant::now();
         // Called without bookmarks too: it advances an idle watcher.
         let reached = match &mut self.phase {
-            Phase::Running(watcher) => watcher.progress(),
+            Phase::Running(watcher) => {
+                let reached = watcher.progress();
+                self.entry.reached(watcher.position());
+                reached
+            }
             Phase::Starting | Phase::Done => None,
         };
         let bookmark = self.bookmark(reached);

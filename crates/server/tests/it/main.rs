@@ -28,4 +28,5 @@ mod certificates;
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod credentials;
 mod listen;
+mod live;
 mod long;

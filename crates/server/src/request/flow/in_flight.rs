@@ -1,0 +1,76 @@
+//! Requests in flight: what runs and what waits in each priority level.
+//!
+//! River: levels → **in flight** → live resources. Without fairness nothing is known of single
+//! requests, and the list is empty.
+
+use std::time::Duration;
+
+use super::level::{LevelWork, RequestDetails};
+use super::queues::Width;
+use super::{FlowControl, Nanos};
+use crate::lock::lock;
+use crate::request::flow::classify::Flow;
+
+/// One request that runs or waits.
+pub(crate) struct RequestInFlight {
+    /// Unique while it is in flight.
+    pub(crate) name: String,
+    pub(crate) level: String,
+    pub(crate) schema: String,
+    pub(crate) user: String,
+    pub(crate) verb: &'static str,
+    pub(crate) path: String,
+    pub(crate) seats: u32,
+    pub(crate) is_waiting: bool,
+    /// How long it runs or waits.
+    pub(crate) since: Duration,
+}
+
+impl FlowControl {
+    /// The requests in flight, at most `limit`.
+    pub(crate) fn in_flight(&self, limit: usize) -> Vec<RequestInFlight> {
+        let mut found = Vec::new();
+        for (name, level) in &lock(&self.known).by_name {
+            let work = level.work();
+            collect(name, &work, level.now(), limit, &mut found);
+        }
+        found
+    }
+}
+
+fn collect(
+    level: &str,
+    work: &LevelWork,
+    now: Nanos,
+    limit: usize,
+    found: &mut Vec<RequestInFlight>,
+) {
+    let describe =
+        |name, flow: &Flow, details: &RequestDetails, width: Width, at: Nanos| RequestInFlight {
+            name,
+            level: level.to_owned(),
+            schema: flow.schema.clone(),
+            user: details.identity.user.clone(),
+            verb: details.verb.as_str(),
+            path: details.uri.path().to_owned(),
+            seats: width.seats,
+            is_waiting: false,
+            since: Duration::from_nanos(now.saturating_sub(at)),
+        };
+    for (number, running) in work.running.iter().take(limit.saturating_sub(found.len())) {
+        let (details, width) = (&running.details, running.seated.width);
+        let name = format!("{level}-{number}");
+        found.push(describe(name, &running.flow, details, width, running.began));
+    }
+    for queue in work.queues.report() {
+        for (at, (ticket, width, arrived)) in queue.waiting().enumerate() {
+            let Some(waiting) = work.waiting.get(&ticket) else { continue };
+            if found.len() >= limit {
+                return;
+            }
+            let name = format!("{level}-waiting-{}-{at}", queue.index);
+            let described = describe(name, &waiting.flow, &waiting.details, width, arrived);
+            found.push(RequestInFlight { is_waiting: true, ..described });
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The resources of `headwater.dev`: who watches what, and which requests run.
+
+use headwater_json::{Value, json};
+
+use crate::api::{Api, CMS, config_map};
+
+const WATCHERS: &str = "/apis/headwater.dev/v1alpha1/watchers";
+const REQUESTS: &str = "/apis/headwater.dev/v1alpha1/requests";
+const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
+
+/// The watchers of ConfigMaps.
+async fn watchers(api: &Api) -> Vec<Value> {
+    // A sample is fresh for a moment.
+    tokio::time::advance(std::time::Duration::from_millis(100)).await;
+    let target = format!("{WATCHERS}?fieldSelector=spec.resource%3Dconfigmaps");
+    let list = api.get(&target).await.json();
+    list["items"].as_array().unwrap().clone()
+}
+
+/// S11.30
+#[tokio::test(start_paused = true)]
+async fn a_watcher_is_listed_with_its_user_its_selection_and_its_position() {
+    let api = Api::start().await;
+    assert_eq!(watchers(&api).await, Vec::<Value>::new());
+    let target =
+        format!("{CMS}?watch=true&resourceVersion=0&labelSelector=a%3Db&timeoutSeconds=900");
+    let mut watch = api.watch(&target).await;
+    let created = api.post(CMS, &labelled()).await.json();
+    assert_eq!(watch.take(1).await, "ADDED/one");
+    let found = watchers(&api).await;
+    let [watcher] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(watcher["spec"]["user"], "kubernetes-admin");
+    assert_eq!(watcher["spec"]["resource"], "configmaps");
+    assert_eq!(watcher["spec"]["namespace"], "ns");
+    assert_eq!(watcher["spec"]["selector"], "a=b");
+    assert_eq!(watcher["status"]["position"], created["metadata"]["resourceVersion"]);
+    assert_eq!(
+        (&watcher["status"]["events"], &watcher["status"]["lag"]),
+        (&json!(1), &json!("0s"))
+    );
+    assert_eq!(watcher["status"]["readsFrom"], "view");
+    assert!(watcher["status"]["bytes"].as_u64().unwrap() > 100, "{watcher}");
+    drop(watch);
+    assert_eq!(watchers(&api).await, Vec::<Value>::new());
+}
+
+fn labelled() -> Value {
+    let mut object = config_map("one");
+    object["metadata"]["labels"] = json!({ "a": "b" });
+    object
+}
+
+/// S11.30
+#[tokio::test(start_paused = true)]
+async fn events_that_a_watcher_has_not_read_are_counted_and_age() {
+    let api = Api::start().await;
+    let start = "sendInitialEvents=false&resourceVersionMatch=NotOlderThan&timeoutSeconds=900";
+    let mut watch = api.watch(&format!("{CMS}?watch=true&{start}")).await;
+    api.config_maps(&["a", "b", "c"]).await;
+    tokio::time::advance(std::time::Duration::from_secs(3)).await;
+    let found = watchers(&api).await;
+    assert_eq!(found[0]["status"]["pendingEvents"], 3, "{found:?}");
+    assert_eq!(found[0]["status"]["lag"], "3.1s");
+    assert_eq!(watch.take(3).await, "ADDED/a ADDED/b ADDED/c");
+    let found = watchers(&api).await;
+    assert_eq!(found[0]["status"]["pendingEvents"], 0, "{found:?}");
+}
+
+/// S11.30
+#[tokio::test(start_paused = true)]
+async fn a_watch_on_watchers_sees_them_come_and_go() {
+    let api = Api::start().await;
+    let target = format!("{WATCHERS}?watch=true&fieldSelector=spec.resource%3Dconfigmaps");
+    let mut seen = api.watch(&target).await;
+    let watch = api.watch(&format!("{CMS}?watch=true&timeoutSeconds=900")).await;
+    let came = seen.take(1).await;
+    assert!(came.starts_with("ADDED/w"), "{came}");
+    drop(watch);
+    assert_eq!(seen.take(1).await, came.replace("ADDED", "DELETED"));
+}
+
+/// S11.31
+#[tokio::test(start_paused = true)]
+async fn a_request_in_flight_is_listed_with_its_user_and_level() {
+    let api = Api::start().await;
+    let jane = api.as_user("jane", &["system:masters"]);
+    let post = format!("POST {CMS}\nContent-Type: application/json");
+    let mut slow = jane.send_slowly(&post, "{}");
+    slow.runs().await;
+    let list = api.get(&format!("{REQUESTS}?fieldSelector=spec.user%3Djane")).await.json();
+    let [request] = &list["items"].as_array().unwrap()[..] else { panic!("{list}") };
+    assert_eq!(request["spec"]["verb"], "create");
+    assert_eq!(request["spec"]["path"], CMS);
+    assert_eq!(request["spec"]["priorityLevel"], "exempt");
+    assert_eq!(request["status"]["state"], "Running");
+    slow.finish().await;
+}
+
+/// S11.30, S11.31
+#[tokio::test(start_paused = true)]
+async fn live_resources_have_columns_and_cannot_be_written() {
+    let api = Api::start().await;
+    let headings = |table: Value| {
+        let columns = table["columnDefinitions"].as_array().unwrap().clone();
+        let names = columns.iter().filter(|column| column["priority"] == 0);
+        names.map(|column| column["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let table = api.accept(WATCHERS, TABLE).await.json();
+    let expected =
+        "Name User Client Resource Namespace Selector From Position Pending Lag Bytes Age";
+    assert_eq!(headings(table).join(" "), expected);
+    let table = api.accept(REQUESTS, TABLE).await.json();
+    assert_eq!(headings(table).join(" "), "Name User Verb Path Level State Time");
+    api.post(WATCHERS, &json!({ "metadata": { "name": "w" } })).await.is(405, "");
+    api.delete(&format!("{WATCHERS}/w1")).await.is(405, "");
+    let jane = api.as_user("jane", &[]);
+    assert_eq!(jane.send(&format!("GET {WATCHERS}"), "").await.code, 403);
+}

@@ -20,7 +20,7 @@ with open(f"{sys.argv[1]}/api/openapi-spec/swagger.json", encoding="utf-8") as f
 for name, schema in sorted(definitions.items()):
     group, version, kind = name.split(".")[-3:]
     is_list = kind.endswith("List") and "x-kubernetes-group-version-kind" in schema
-    if is_list or re.search("alpha|beta|^version$", version):
+    if is_list and not kind.startswith("API") or re.search("alpha|beta", version):
         continue
     fields = sorted(schema.get("properties", {}).items())
     described = [("", schema)] + [("." + field, of) for field, of in fields]

@@ -374,6 +374,10 @@ async fn every_type_is_described_for_explain() {
         |(name, of): &(&String, &Value)| of["description"].is_null() && !name.ends_with("List");
     let bare: Vec<&String> = definitions.iter().filter(is_bare).map(|(name, _)| name).collect();
     assert!(bare.is_empty(), "not in descriptions.txt: {bare:?}");
+    // Fields whose type is a reference are described too.
+    let spec = &definitions["io.k8s.api.core.v1.Pod"]["properties"]["spec"];
+    assert_eq!(spec["$ref"], "#/definitions/io.k8s.api.core.v1.PodSpec");
+    assert!(spec["description"].is_string());
 }
 
 /// Every kind that is stored.

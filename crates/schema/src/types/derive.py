@@ -14,7 +14,8 @@ import re
 import sys
 
 EXTRA = ["autoscaling/v1.Scale", "policy/v1.Eviction", "authentication/v1.TokenRequest",
-         "meta/v1.DeleteOptions", "meta/v1.Status", "meta/v1.ObjectMeta"]
+         "meta/v1.DeleteOptions", "meta/v1.Status", "meta/v1.ObjectMeta", "meta/v1.WatchEvent",
+         "meta/v1.APIGroupList", "meta/v1.APIResourceList", "meta/v1.APIVersions"]
 
 SCALARS = {"string": "s", "int32": "i", "int64": "l", "int": "l", "bool": "b", "float64": "f",
            "uint8": "i", "uint32": "l", "uint64": "l", "[]byte": "y"}

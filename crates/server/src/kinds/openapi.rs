@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use flate2::Compression;
@@ -26,35 +26,20 @@ use crate::object::tree;
 use crate::system::metrics::Metrics;
 use crate::work::WorkPool;
 
-pub(crate) mod paths;
+mod custom;
+mod descriptions;
+mod fields;
+mod operation;
+mod parameters;
+mod paths;
 pub(crate) mod protobuf;
+pub(crate) mod roots;
+mod style;
 mod types;
 
+pub use descriptions::Descriptions;
+use style::Style;
 use types::Schemas;
-
-/// Descriptions of types and fields, such as `core.v1.PodSpec` and `core.v1.PodSpec.containers`.
-/// Read on first use.
-#[derive(Clone, Debug, Default)]
-pub struct Descriptions {
-    text: &'static str,
-    entries: Arc<OnceLock<HashMap<&'static str, String>>>,
-}
-
-impl Descriptions {
-    /// Lines of a name, a tab and a text in which line ends are written `\n`.
-    pub fn new(text: &'static str) -> Descriptions {
-        Descriptions { text, entries: Arc::default() }
-    }
-
-    fn get(&self, name: &str) -> Option<&str> {
-        self.entries.get_or_init(|| self.read()).get(name).map(String::as_str)
-    }
-
-    fn read(&self) -> HashMap<&'static str, String> {
-        let lines = self.text.lines().filter_map(|line| line.split_once('\t'));
-        lines.map(|(name, text)| (name, text.replace("\\n", "\n"))).collect()
-    }
-}
 
 /// What a document describes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -164,7 +149,7 @@ impl Documents {
     ) -> Arc<Document> {
         let rows = registry.kinds().to_vec();
         self.find(work, registry, Subject::Merged, rows.clone(), async {
-            self.build_merged(cache, &references(&rows))
+            self.build_merged(cache, registry)
         })
         .await
     }
@@ -204,28 +189,54 @@ impl Documents {
     }
 
     fn build(&self, cache: &Cache, rows: &[&Served]) -> Value {
-        let mut schemas = Schemas::new("#/components/schemas/", &self.descriptions);
-        let paths = paths::of(rows, &mut schemas, paths::Style::V3);
-        let definition = |row: &Served| definition(cache, row);
-        json!({
-            "openapi": "3.0.0",
-            "info": info(),
-            "paths": paths,
-            "components": { "schemas": schemas.finish(rows, definition) },
-        })
+        let mut schemas = Schemas::new(Style::V3, &self.descriptions);
+        let paths = paths::of(rows, &mut schemas, Style::V3);
+        third(&paths, schemas.finish(rows, |row| definition(cache, row)))
     }
 
-    fn build_merged(&self, cache: &Cache, rows: &[&Served]) -> Value {
-        let mut schemas = Schemas::new("#/definitions/", &self.descriptions);
-        let paths = paths::of(rows, &mut schemas, paths::Style::V2);
-        let definition = |row: &Served| definition(cache, row);
+    fn build_merged(&self, cache: &Cache, registry: &Registry) -> Value {
+        let rows = references(registry.kinds());
+        let mut schemas = Schemas::new(Style::V2, &self.descriptions);
+        let mut paths = paths::of(&rows, &mut schemas, Style::V2);
+        if let Some(paths) = paths.as_object_mut() {
+            paths.extend(roots::all(registry, &mut schemas));
+        }
         json!({
             "swagger": "2.0",
             "info": info(),
             "paths": paths,
-            "definitions": schemas.finish(rows, definition),
+            "definitions": schemas.finish(&rows, |row| definition(cache, row)),
+            "parameters": parameters::shared(),
+            "securityDefinitions": security(),
+            "security": [{ "BearerToken": [] }],
         })
     }
+
+    /// A document of version 3 without kinds, such as `apis/apps` or `version`.
+    pub(crate) fn root(&self, registry: &Registry, name: &str) -> Option<Document> {
+        let mut schemas = Schemas::new(Style::V3, &self.descriptions);
+        let paths = roots::one(registry, name, &mut schemas)?;
+        let document = third(&Value::Object(paths), schemas.finish(&[], |_| None));
+        Some(Document::new(&document))
+    }
+}
+
+/// A document of version 3.
+fn third(paths: &Value, schemas: Value) -> Value {
+    let mut components = json!({ "securitySchemes": security() });
+    if schemas.as_object().is_some_and(|schemas| !schemas.is_empty()) {
+        components["schemas"] = schemas;
+    }
+    json!({ "openapi": "3.0.0", "info": info(), "paths": paths, "components": components })
+}
+
+fn security() -> Value {
+    json!({ "BearerToken": {
+        "type": "apiKey",
+        "name": "authorization",
+        "in": "header",
+        "description": "A bearer token.",
+    }})
 }
 
 fn references(rows: &[Arc<Served>]) -> Vec<&Served> {

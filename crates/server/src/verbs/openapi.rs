@@ -11,7 +11,7 @@ use http::header::{self, HeaderValue};
 
 use crate::answer::body::{self, Data, Response};
 use crate::answer::status;
-use crate::kinds::openapi::{Document, Subject, paths, protobuf};
+use crate::kinds::openapi::{Document, Subject, protobuf, roots};
 use crate::kinds::registry::Registry;
 use crate::request::call::Call;
 use crate::server::Server;
@@ -24,9 +24,10 @@ pub(crate) async fn path(server: &Server, call: &Call, words: &[&str]) -> Result
         ["v3"] => Ok(index(server, &registry).await),
         ["v3", "api", version] => document(server, call, &registry, "", version).await,
         ["v3", "apis", group, version] => document(server, call, &registry, group, version).await,
-        ["v3", "version"] => {
-            Ok(answer(server, call, &Document::new(&paths::version()), JSON).await)
-        }
+        ["v3", name @ ..] => match server.documents().root(&registry, &name.join("/")) {
+            Some(document) => Ok(answer(server, call, &document, JSON).await),
+            None => Ok(body::page_not_found()),
+        },
         _ => Ok(body::page_not_found()),
     }
 }
@@ -46,9 +47,12 @@ async fn index(server: &Server, registry: &Registry) -> Response {
                 paths.insert(path, json!({ "serverRelativeURL": url }));
             }
         }
-        let hash = Document::new(&paths::version()).hash;
-        let url = format!("/openapi/v3/version?hash={hash}");
-        paths.insert("version".into(), json!({ "serverRelativeURL": url }));
+        for name in roots::names(registry) {
+            if let Some(document) = server.documents().root(registry, &name) {
+                let url = format!("/openapi/v3/{name}?hash={}", document.hash);
+                paths.insert(name, json!({ "serverRelativeURL": url }));
+            }
+        }
         json!({ "paths": paths })
     };
     let documents = server.documents();

@@ -245,3 +245,172 @@ async fn an_openapi_document_is_found_by_its_hash() {
     let moved = api.get(&format!("{path}?hash=old")).await;
     assert_eq!((moved.code, moved.header("location")), (301, url));
 }
+
+/// The references of a document, and the schemas or parameters that they name.
+fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+        Value::Object(members) => {
+            // A schema has properties of any name, also `$ref`.
+            found.extend(members.get("$ref").and_then(Value::as_str));
+            members.values().for_each(|value| references(value, found));
+        }
+        _ => {}
+    }
+}
+
+/// All operations of a document, by path and method.
+fn operations(document: &Value) -> Vec<(String, &Value)> {
+    let paths = document["paths"].as_object().unwrap();
+    let items = paths.iter().flat_map(|(path, item)| {
+        let methods = item.as_object().unwrap().iter().filter(|(name, _)| **name != "parameters");
+        methods.map(move |(method, operation)| (format!("{method} {path}"), operation))
+    });
+    items.collect()
+}
+
+#[track_caller]
+fn check_document(document: &Value) {
+    let mut found = Vec::new();
+    references(document, &mut found);
+    assert!(!found.is_empty());
+    for reference in found {
+        let pointer = reference.strip_prefix('#').unwrap();
+        assert!(document.pointer(pointer).is_some(), "{reference} names nothing");
+    }
+    let mut ids = std::collections::BTreeMap::new();
+    for (name, operation) in operations(document) {
+        let id = operation["operationId"].as_str().unwrap();
+        assert_eq!(ids.insert(id.to_owned(), name.clone()), None, "{name}: {id} is not unique");
+        assert_eq!(operation["responses"]["401"]["description"], "Unauthorized", "{name}");
+    }
+}
+
+/// S1.12: generators of clients find each reference, and a name for each operation.
+#[tokio::test(start_paused = true)]
+async fn openapi_documents_are_complete_in_themselves() {
+    let api = Api::start().await;
+    check_document(&api.get("/openapi/v2").await.json());
+    let index = api.get("/openapi/v3").await.json();
+    for (name, entry) in index["paths"].as_object().unwrap() {
+        let document = api.get(entry["serverRelativeURL"].as_str().unwrap()).await.json();
+        match document["components"].get("schemas") {
+            Some(_) => check_document(&document),
+            None => assert!(name.starts_with("openid/") || name.starts_with(".well-known/")),
+        }
+    }
+    for name in ["api", "apis", "apis/apps", "version", "api/v1"] {
+        assert!(index["paths"].get(name).is_some(), "{name}");
+    }
+    api.get("/openapi/v3/apis/absent").await.is(404, "");
+}
+
+/// S1.12: operations have the names, actions, bodies and responses of the reference.
+#[tokio::test(start_paused = true)]
+async fn operations_are_described_as_generated_clients_expect() {
+    let api = Api::start().await;
+    let v2 = api.get("/openapi/v2").await.json();
+    let v3 = api.get("/openapi/v3/api/v1").await.json();
+    let pods = "/api/v1/namespaces/{namespace}/pods";
+    for (path, method, id, action, codes) in [
+        ("/api/v1/pods", "get", "listCoreV1PodForAllNamespaces", "list", 1),
+        (pods, "post", "createCoreV1NamespacedPod", "post", 3),
+        (pods, "delete", "deleteCoreV1CollectionNamespacedPod", "deletecollection", 1),
+        ("{name}", "put", "replaceCoreV1NamespacedPod", "put", 2),
+        ("{name}", "delete", "deleteCoreV1NamespacedPod", "delete", 2),
+        ("{name}/status", "patch", "patchCoreV1NamespacedPodStatus", "patch", 2),
+        ("{name}/exec", "post", "connectCoreV1PostNamespacedPodExec", "connect", 1),
+        (
+            "{name}/proxy/{path}",
+            "head",
+            "connectCoreV1HeadNamespacedPodProxyWithPath",
+            "connect",
+            1,
+        ),
+        ("/api/v1/watch/pods", "get", "watchCoreV1PodListForAllNamespaces", "watchlist", 1),
+        ("/api/v1/namespaces/{name}/finalize", "put", "replaceCoreV1NamespaceFinalize", "put", 2),
+    ] {
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("{pods}/{path}") };
+        for document in [&v2, &v3] {
+            let operation = &document["paths"][path.as_str()][method];
+            assert_eq!(operation["operationId"], id, "{path}");
+            assert_eq!(operation["x-kubernetes-action"], action, "{path}");
+            let responses = operation["responses"].as_object().unwrap();
+            assert_eq!(responses.len(), codes + 1, "{path}");
+        }
+    }
+    // What all operations of a path have in common is said once.
+    let named = |item: &Value| -> Vec<String> {
+        let names = item["parameters"].as_array().into_iter().flatten();
+        names.map(|one| one["name"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    let item = &v3["paths"][format!("{pods}/{{name}}").as_str()];
+    assert_eq!(named(item), ["name", "namespace", "pretty"]);
+    assert_eq!(named(&item["get"]), [""; 0]);
+    assert_eq!(named(&item["patch"]), ["dryRun", "fieldManager", "fieldValidation", "force"]);
+    let eviction = &v3["paths"][format!("{pods}/{{name}}/eviction").as_str()];
+    assert_eq!(eviction["post"]["x-kubernetes-group-version-kind"]["group"], "policy");
+    assert_eq!(
+        item["delete"]["requestBody"]["content"]["*/*"]["schema"]["$ref"],
+        "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"
+    );
+    let port = "io.k8s.api.core.v1.ContainerPort";
+    assert_eq!(v3["components"]["schemas"][port]["properties"]["protocol"]["default"], "TCP");
+    let protocol = &v2["definitions"][port]["properties"]["protocol"];
+    assert_eq!(protocol["enum"], json!(["SCTP", "TCP", "UDP"]));
+    assert!(protocol.get("default").is_none());
+}
+
+/// S1.12
+#[tokio::test(start_paused = true)]
+async fn custom_kinds_are_described_in_both_versions() {
+    let api = Api::start().await;
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "spec": { "type": "object", "properties": {
+                "size": { "type": "integer", "nullable": true },
+                "free": { "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                          "properties": { "known": { "type": "string" } } },
+            }, "required": ["size"] },
+        },
+    });
+    let free = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    for (kind, plural, schema) in [("Thing", "things", schema), ("Any", "anys", free)] {
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": { "name": format!("{plural}.example.com") },
+            "spec": {
+                "group": "example.com", "scope": "Namespaced",
+                "names": { "plural": plural, "kind": kind },
+                "versions": [{ "name": "v1", "served": true, "storage": true,
+                    "schema": { "openAPIV3Schema": schema },
+                    "selectableFields": match kind {
+                        "Thing" => json!([{ "jsonPath": ".spec.size" }]),
+                        _ => json!([]),
+                    } }],
+            },
+        });
+        api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await;
+    }
+    let v2 = api.get("/openapi/v2").await.json();
+    let v3 = api.get("/openapi/v3/apis/example.com/v1").await.json();
+    check_document(&v2);
+    check_document(&v3);
+    let old = &v2["definitions"]["com.example.v1.Thing"]["properties"];
+    let new = &v3["components"]["schemas"]["com.example.v1.Thing"];
+    for key in ["apiVersion", "kind", "metadata"] {
+        assert!(old.get(key).is_some() && new["properties"].get(key).is_some(), "{key}");
+    }
+    assert_eq!(old["spec"]["properties"]["size"], json!({}));
+    assert!(old["spec"].get("required").is_none());
+    assert!(old["spec"]["properties"]["free"].get("properties").is_none());
+    assert_eq!(new["properties"]["spec"]["required"], json!(["size"]));
+    assert_eq!(new["x-kubernetes-selectable-fields"], json!([{ "fieldPath": "spec.size" }]));
+    let any = &v2["definitions"]["com.example.v1.Any"];
+    assert!(any.get("properties").is_none(), "{any}");
+    let patch = &v2["paths"]["/apis/example.com/v1/namespaces/{namespace}/things/{name}"]["patch"];
+    assert_eq!(patch["operationId"], "patchExampleComV1NamespacedThing");
+    let types = patch["consumes"].as_array().unwrap();
+    assert!(types.iter().all(|name| *name != "application/strategic-merge-patch+json"));
+}

@@ -5,8 +5,9 @@
 //! (extensions, defaults, enumerations) are embedded as YAML, of which JSON is a subset.
 //!
 //! The fields are in `messages.txt`; this file only reads it. A line without indentation is a
-//! message. `number form key [name=value]` is a field: the member of an object with that key, or
-//! the value itself for `.`, if the object has that other member. The forms are those of
+//! message. `number form key [condition]` is a field: the member of an object with that key, or the
+//! value itself for `.`. The condition is `name=value` if the object must have that member, `name` if
+//! it must have one of that name, and `!name` if it must not. The forms are those of
 //! [`Message::field`]: a scalar, a message, `[form]` for each element of a list, or `{form}` for
 //! each member of a map, with its name.
 
@@ -49,8 +50,7 @@ struct Field {
     number: u32,
     form: &'static str,
     key: &'static str,
-    /// The member that the object must have.
-    only: Option<(&'static str, &'static str)>,
+    condition: Option<&'static str>,
 }
 
 impl Field {
@@ -58,7 +58,17 @@ impl Field {
         let mut words = line.split(' ');
         let number = words.next()?.parse().ok()?;
         let (form, key) = (words.next()?, words.next()?);
-        Some(Field { number, form, key, only: words.next().and_then(|word| word.split_once('=')) })
+        Some(Field { number, form, key, condition: words.next() })
+    }
+
+    /// Whether an object has the field.
+    fn applies_to(&self, value: &Value) -> bool {
+        let Some(condition) = self.condition else { return true };
+        match (condition.split_once('='), condition.strip_prefix('!')) {
+            (Some((key, wanted)), _) => value[key] == wanted,
+            (None, Some(key)) => value.get(key).is_none(),
+            (None, None) => value.get(condition).is_some(),
+        }
     }
 }
 
@@ -77,8 +87,7 @@ impl Message {
     fn fields(&mut self, of: &str, value: &Value) {
         for field in &MESSAGES[of] {
             let found = if field.key == "." { Some(value) } else { value.get(field.key) };
-            let applies = field.only.is_none_or(|(key, wanted)| value[key] == wanted);
-            if let Some(found) = found.filter(|_| applies) {
+            if let Some(found) = found.filter(|_| field.applies_to(value)) {
                 self.field(field.number, field.form, found);
             }
         }
@@ -245,12 +254,18 @@ mod tests {
             "paths": {"/api": {
                 "get": {
                     "operationId": "read", "tags": ["core_v1"], "produces": ["application/json"],
-                    "parameters": [{"name": "limit", "in": "query", "type": "integer"}],
+                    "parameters": [
+                        {"name": "limit", "in": "query", "type": "integer"},
+                        {"$ref": "#/parameters/p"},
+                    ],
                     "responses": {"200": {"description": "OK", "schema": {"$ref": "#/x"}}},
                     "x-kubernetes-action": "get",
                 },
                 "parameters": [{"name": "n", "in": "path", "required": true, "type": "string"}],
             }},
+            "parameters": {"p": {"name": "watch", "in": "query", "type": "boolean"}},
+            "security": [{"BearerToken": []}],
+            "securityDefinitions": {"BearerToken": {"type": "apiKey", "in": "header"}},
             "definitions": {"a.Pod": {
                 "description": "d", "type": "object", "required": ["spec"],
                 "properties": {"spec": {"allOf": [{"$ref": "#/y"}], "default": {}}},
@@ -267,12 +282,20 @@ mod tests {
         check(get, &[6], "application/json");
         check(get, &[8, 1, 2, 3, 4], "limit");
         check(get, &[8, 1, 2, 3, 6], "integer");
+        let items: Vec<_> = fields(get).into_iter().filter(|(number, _)| *number == 8).collect();
+        let [(_, Field::Bytes(_)), (_, Field::Bytes(reference))] = items[..] else { panic!() };
+        check(reference, &[2, 1], "#/parameters/p");
+        assert!(at(reference, &[1]).is_none() && at(get, &[8, 2]).is_none());
         check(get, &[9, 1, 1], "200");
         check(get, &[9, 1, 2, 1, 1], "OK");
         check(get, &[9, 1, 2, 1, 2, 1, 1], "#/x");
         check(get, &[13, 1], "x-kubernetes-action");
         check(get, &[13, 2, 2], "\"get\"\n");
         check(&bytes, &[8, 2, 2, 9, 1, 2, 4, 4], "n");
+        check(&bytes, &[10, 1, 1], "p");
+        check(&bytes, &[10, 1, 2, 2, 3, 4], "watch");
+        check(&bytes, &[12, 1, 1], "BearerToken");
+        check(&bytes, &[13, 1, 2, 2, 1], "apiKey");
         check(&bytes, &[9, 1, 1], "a.Pod");
         let pod = at(&bytes, &[9, 1, 2]).unwrap();
         check(pod, &[4], "d");

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use headwater_json::{Map, Value, json};
-use headwater_schema::types::{Field, Merge, Type, Types, ValueType};
+use headwater_schema::types::{Field, Merge, Type, Types, ValueType, Zero};
 
-use super::Descriptions;
+use super::descriptions::Descriptions;
+use super::style::Style;
+use super::{custom, fields};
 use crate::kinds::registry::Served;
 
 /// Types that are not in the type table because their JSON is a scalar.
@@ -15,21 +17,41 @@ const TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Time";
 const MICRO_TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime";
 const LIST_META: &str = "meta/v1.ListMeta";
 
-/// The type whose fields may contain any JSON.
+const RAW: &str = "io.k8s.apimachinery.pkg.runtime.RawExtension";
+const FIELDS_V1: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1";
+const PATCH: &str = "meta/v1.Patch";
+const VERSION_INFO: &str = "io.k8s.apimachinery.pkg.version.Info";
+
+/// The types whose fields of any JSON are not objects of a kind.
 const JSON_SCHEMA: &str = "apiextensions/v1.JSONSchemaProps";
+const MANAGED_FIELDS: &str = "meta/v1.ManagedFieldsEntry";
+/// The kinds of the API machinery.
+const META_KINDS: [&str; 7] = [
+    "meta/v1.APIGroup",
+    "meta/v1.APIGroupList",
+    "meta/v1.APIResourceList",
+    "meta/v1.APIVersions",
+    "meta/v1.DeleteOptions",
+    "meta/v1.Status",
+    "meta/v1.WatchEvent",
+];
+/// The kinds that every group version has a copy of.
+const COMMON: [&str; 2] = ["DeleteOptions", "WatchEvent"];
 
 /// The schemas that a document refers to, collected on demand.
 pub(crate) struct Schemas<'a> {
-    /// The prefix of references; it differs between the versions of OpenAPI.
-    prefix: &'static str,
+    style: Style,
     descriptions: &'a Descriptions,
     wanted: BTreeSet<&'static str>,
     done: BTreeMap<String, Value>,
+    /// The group, version and kind of types that are named by operations.
+    kinds: BTreeMap<String, Value>,
 }
 
 impl<'a> Schemas<'a> {
-    pub(crate) fn new(prefix: &'static str, descriptions: &'a Descriptions) -> Schemas<'a> {
-        Schemas { prefix, descriptions, wanted: BTreeSet::new(), done: BTreeMap::new() }
+    pub(crate) fn new(style: Style, descriptions: &'a Descriptions) -> Schemas<'a> {
+        let (wanted, done, kinds) = Default::default();
+        Schemas { style, descriptions, wanted, done, kinds }
     }
 
     /// A reference to the schema of a kind.
@@ -42,13 +64,15 @@ impl<'a> Schemas<'a> {
         let name = list_name(row);
         if !self.done.contains_key(&name) {
             let item = self.kind(row);
+            let item = self.with_default(item);
             let meta = self.table(LIST_META);
+            let meta = self.with_default(meta);
             let schema = json!({
                 "type": "object",
                 "required": ["items"],
                 "properties": {
-                    "apiVersion": { "type": "string" },
-                    "kind": { "type": "string" },
+                    "apiVersion": self.type_meta("apiVersion"),
+                    "kind": self.type_meta("kind"),
                     "metadata": meta,
                     "items": { "type": "array", "items": item },
                 },
@@ -66,10 +90,47 @@ impl<'a> Schemas<'a> {
         if custom {
             return self.reference(&custom_name(group, version, kind));
         }
-        match Types::builtin().find(group, version, kind) {
-            Some(of) => self.table(of.name),
-            None => json!({ "type": "object" }),
+        let Some(of) = Types::builtin().find(group, version, kind) else {
+            return json!({ "type": "object" });
+        };
+        self.kinds.insert(full_name(of.name), names(group, version, kind));
+        self.table(of.name)
+    }
+
+    /// A reference to a type of the API machinery, such as `meta/v1.Status`.
+    pub(crate) fn meta(&mut self, name: &'static str) -> Value {
+        if name == PATCH {
+            return self.free(&full_name(PATCH));
         }
+        self.table(name)
+    }
+
+    /// A reference to the version of the server.
+    pub(crate) fn version_info(&mut self) -> Value {
+        let required = [
+            "major",
+            "minor",
+            "gitVersion",
+            "gitCommit",
+            "gitTreeState",
+            "buildDate",
+            "goVersion",
+            "compiler",
+            "platform",
+        ];
+        let others =
+            ["emulationMajor", "emulationMinor", "minCompatibilityMajor", "minCompatibilityMinor"];
+        let mut properties = Map::new();
+        for name in required {
+            let text = self.scalar(json!({ "type": "string" }), Some("".into()));
+            properties.insert(name.into(), text);
+        }
+        for name in others {
+            properties.insert(name.into(), json!({ "type": "string" }));
+        }
+        let schema = json!({ "type": "object", "required": required, "properties": properties });
+        self.done.insert(VERSION_INFO.to_owned(), schema);
+        self.reference(VERSION_INFO)
     }
 
     fn table(&mut self, name: &'static str) -> Value {
@@ -81,7 +142,38 @@ impl<'a> Schemas<'a> {
     }
 
     fn reference(&self, name: &str) -> Value {
-        json!({ "$ref": format!("{}{name}", self.prefix) })
+        json!({ "$ref": format!("{}{name}", self.style.prefix()) })
+    }
+
+    /// A reference to an object without known fields.
+    fn free(&mut self, full: &str) -> Value {
+        if !self.done.contains_key(full) {
+            let mut schema = json!({ "type": "object" });
+            self.describe(&mut schema, &short_name(full));
+            self.done.insert(full.to_owned(), schema);
+        }
+        self.reference(full)
+    }
+
+    /// Version 3 has defaults and allows no siblings of a reference.
+    fn with_default(&self, schema: Value) -> Value {
+        match self.style {
+            Style::V2 => schema,
+            Style::V3 => json!({ "allOf": [schema], "default": {} }),
+        }
+    }
+
+    fn scalar(&self, mut schema: Value, default: Option<Value>) -> Value {
+        if let Some(default) = default.filter(|_| self.style == Style::V3) {
+            schema["default"] = default;
+        }
+        schema
+    }
+
+    fn type_meta(&self, key: &str) -> Value {
+        let mut schema = json!({ "type": "string" });
+        self.describe(&mut schema, &format!("meta.v1.Status.{key}"));
+        schema
     }
 
     /// All schemas that are referenced, directly or indirectly.
@@ -99,44 +191,70 @@ impl<'a> Schemas<'a> {
             let schema = self.object(of);
             self.done.insert(full_name(name), schema);
         }
-        self.scalars();
-        for row in rows.iter().filter(|row| !row.custom) {
-            if let Some(of) = Types::builtin().of(&row.kind) {
-                let names = json!([{
-                    "group": row.group, "version": row.version, "kind": row.kind.kind,
-                }]);
-                let schema = self.done.get_mut(&full_name(of.name));
-                schema.into_iter().for_each(|schema| {
-                    schema["x-kubernetes-group-version-kind"] = names.clone();
-                });
+        // Also kinds of other group versions, inside others: claims in stateful sets.
+        for kind in headwater_api::kind::builtin() {
+            if let Some(of) = Types::builtin().of(&kind) {
+                let names = names(&kind.group, &kind.version, &kind.kind);
+                self.kinds.insert(full_name(of.name), names);
+            }
+        }
+        for name in META_KINDS {
+            let kind = name.rsplit('.').next().unwrap_or_default();
+            self.kinds.insert(full_name(name), names("", "v1", kind));
+        }
+        for (name, mut names) in std::mem::take(&mut self.kinds) {
+            if let Some(schema) = self.done.get_mut(&name) {
+                if let Some(kind) = COMMON.iter().find(|kind| name.ends_with(*kind)) {
+                    names = common_names(self.style, rows, kind);
+                }
+                schema["x-kubernetes-group-version-kind"] = names;
             }
         }
         json!(self.done)
     }
 
-    fn scalars(&mut self) {
-        let rows = [
-            (QUANTITY, json!({ "type": "string" })),
-            (INT_OR_STRING, json!({ "type": "string", "format": "int-or-string" })),
-            (TIME, json!({ "type": "string", "format": "date-time" })),
-            (MICRO_TIME, json!({ "type": "string", "format": "date-time" })),
-        ];
-        for (name, mut schema) in rows {
+    /// A reference to a type whose JSON is a scalar.
+    fn scalar_type(&mut self, name: &str) -> Value {
+        if !self.done.contains_key(name) {
+            let is_v3 = self.style == Style::V3;
+            let mut schema = match name {
+                QUANTITY if is_v3 => {
+                    json!({ "oneOf": [{ "type": "string" }, { "type": "number" }] })
+                }
+                QUANTITY => json!({ "type": "string" }),
+                INT_OR_STRING if is_v3 => json!({
+                    "format": "int-or-string", "oneOf": [{ "type": "integer" }, { "type": "string" }],
+                }),
+                INT_OR_STRING => json!({ "type": "string", "format": "int-or-string" }),
+                _ => json!({ "type": "string", "format": "date-time" }),
+            };
             self.describe(&mut schema, &short_name(name));
             self.done.insert(name.to_owned(), schema);
         }
+        self.reference(name)
     }
 
     /// The schema of a definition, with standard object metadata.
     fn custom(&mut self, row: &Served, given: Option<Value>) -> Value {
-        let mut schema = given.unwrap_or_else(|| json!({ "type": "object" }));
-        let meta = self.table("meta/v1.ObjectMeta");
-        for key in ["apiVersion", "kind"] {
-            schema["properties"][key] = json!({ "type": "string" });
+        let given = given.unwrap_or_else(|| json!({ "type": "object" }));
+        let mut schema = match self.style {
+            Style::V2 => custom::for_version_two(given),
+            Style::V3 => given,
+        };
+        if !custom::is_free(&schema) {
+            let meta = self.table("meta/v1.ObjectMeta");
+            schema["properties"]["metadata"] = meta;
+            self.describe(&mut schema["properties"]["metadata"], "core.v1.Pod.metadata");
+            for key in ["apiVersion", "kind"] {
+                schema["properties"][key] = self.type_meta(key);
+            }
         }
-        schema["properties"]["metadata"] = meta;
-        schema["x-kubernetes-group-version-kind"] =
-            json!([{ "group": row.group, "version": row.version, "kind": row.kind.kind }]);
+        let selectable = row.definition.as_ref().map_or(&[][..], |custom| &custom.fields);
+        if self.style == Style::V3 && !selectable.is_empty() {
+            let path = |field: &_| json!({ "fieldPath": field });
+            schema["x-kubernetes-selectable-fields"] = selectable.iter().map(path).collect();
+        }
+        schema["x-kubernetes-group-version-kind"] = names(&row.group, &row.version, &row.kind.kind);
         schema
     }
 
@@ -148,64 +266,65 @@ impl<'a> Schemas<'a> {
             if field.required {
                 required.push(field.name);
             }
-            let mut schema = self.field(of, field);
-            self.describe(&mut schema, &format!("{short}.{}", field.name));
-            properties.insert(field.name.into(), schema);
+            properties.insert(field.name.into(), self.field(of, field, &short));
         }
-        let mut schema = json!({ "type": "object", "properties": properties });
+        let mut schema = json!({ "type": "object" });
+        if !properties.is_empty() {
+            schema["properties"] = Value::Object(properties);
+        }
         if !required.is_empty() {
             schema["required"] = json!(required);
         }
         if of.atomic {
             schema["x-kubernetes-map-type"] = "atomic".into();
         }
+        if let Some(union) = fields::union(&short) {
+            schema["x-kubernetes-unions"] = union;
+        }
         self.describe(&mut schema, &short);
         schema
     }
 
     fn describe(&self, schema: &mut Value, name: &str) {
-        let Some(text) = self.descriptions.get(name) else { return };
-        // A reference allows no siblings, so it is wrapped.
-        if schema.get("$ref").is_some() {
-            let reference = schema.take();
-            *schema = json!({ "allOf": [reference], "default": {} });
+        if let Some(text) = self.descriptions.get(name) {
+            self.extend(schema, "description", text.into());
         }
-        schema["description"] = text.into();
     }
 
-    fn field(&mut self, of: &Type, field: &Field) -> Value {
-        let mut schema = self.shape(of, &field.shape);
-        let mut strategies = Vec::new();
-        if field.patch.merge {
-            strategies.push("merge");
-        }
-        if field.patch.retain_keys {
-            strategies.push("retainKeys");
-        }
-        if strategies.is_empty() && field.merge == Merge::Ordinary {
-            return schema;
-        }
-        if schema.get("$ref").is_some() {
+    /// Adds a member. In version 3 a reference allows no siblings, so it is wrapped.
+    fn extend(&self, schema: &mut Value, key: &str, value: Value) {
+        if self.style == Style::V3 && schema.get("$ref").is_some() {
             let reference = schema.take();
-            schema = json!({ "allOf": [reference] });
+            *schema = json!({ "allOf": [reference] });
         }
-        if !strategies.is_empty() {
-            schema["x-kubernetes-patch-strategy"] = strategies.join(",").into();
+        schema[key] = value;
+    }
+
+    fn field(&mut self, of: &Type, field: &Field, of_name: &str) -> Value {
+        let name = format!("{of_name}.{}", field.name);
+        let mut schema = self.shape(of, &field.shape);
+        let zero = match field.zero {
+            Zero::Filled => zero_of(&field.shape),
+            Zero::Dropped | Zero::Kept | Zero::Null => None,
+        };
+        if self.style == Style::V3
+            && let Some(default) = fields::default(&name).or(zero)
+        {
+            self.extend(&mut schema, "default", default);
         }
-        if let Some(key) = field.patch.key {
-            schema["x-kubernetes-patch-merge-key"] = key.into();
-        }
-        let is_list = matches!(field.shape, ValueType::List(_) | ValueType::Wrapped(_));
-        match &field.merge {
-            Merge::Ordinary => {}
-            Merge::Atomic if is_list => schema["x-kubernetes-list-type"] = "atomic".into(),
-            Merge::Atomic => schema["x-kubernetes-map-type"] = "atomic".into(),
-            Merge::Set => schema["x-kubernetes-list-type"] = "set".into(),
-            Merge::Keyed(keys) => {
-                schema["x-kubernetes-list-type"] = "map".into();
-                schema["x-kubernetes-list-map-keys"] = json!(keys);
+        if let Some(values) = fields::values(&name) {
+            let key =
+                ["items", "additionalProperties"].into_iter().find(|key| schema.get(key).is_some());
+            match key {
+                Some(key) => schema[key]["enum"] = json!(values),
+                None => schema["enum"] = json!(values),
             }
         }
+        let unknown = fields::extension(&name).map(|(key, value)| (key, value.into()));
+        for (key, value) in extensions(field).into_iter().chain(unknown) {
+            self.extend(&mut schema, key, value);
+        }
+        self.describe(&mut schema, &name);
         schema
     }
 
@@ -217,18 +336,19 @@ impl<'a> Schemas<'a> {
             ValueType::Float => json!({ "type": "number", "format": "double" }),
             ValueType::Bool => json!({ "type": "boolean" }),
             ValueType::Bytes => json!({ "type": "string", "format": "byte" }),
-            ValueType::Time => self.reference(TIME),
-            ValueType::MicroTime => self.reference(MICRO_TIME),
-            ValueType::Quantity => self.reference(QUANTITY),
-            ValueType::IntOrString => self.reference(INT_OR_STRING),
+            ValueType::Time => self.scalar_type(TIME),
+            ValueType::MicroTime => self.scalar_type(MICRO_TIME),
+            ValueType::Quantity => self.scalar_type(QUANTITY),
+            ValueType::IntOrString => self.scalar_type(INT_OR_STRING),
             ValueType::Any if of.name == JSON_SCHEMA => self.untyped("apiextensions/v1.JSON"),
-            ValueType::Any => json!({ "type": "object" }),
+            ValueType::Any if of.name == MANAGED_FIELDS => self.free(FIELDS_V1),
+            ValueType::Any => self.free(RAW),
             ValueType::Struct(id) => self.table(Types::builtin().get(*id).name),
             ValueType::List(inner) | ValueType::Wrapped(inner) => {
-                json!({ "type": "array", "items": self.shape(of, inner) })
+                json!({ "type": "array", "items": self.part(of, inner) })
             }
             ValueType::Map(inner) => {
-                json!({ "type": "object", "additionalProperties": self.shape(of, inner) })
+                json!({ "type": "object", "additionalProperties": self.part(of, inner) })
             }
             ValueType::SchemaOrList(_) => self.untyped("apiextensions/v1.JSONSchemaPropsOrArray"),
             ValueType::SchemaOrBool(_) => self.untyped("apiextensions/v1.JSONSchemaPropsOrBool"),
@@ -236,6 +356,17 @@ impl<'a> Schemas<'a> {
                 self.untyped("apiextensions/v1.JSONSchemaPropsOrStringArray")
             }
         }
+    }
+
+    /// The schema of the elements of a list or map. They are never absent, so they have a default.
+    fn part(&mut self, of: &Type, shape: &ValueType) -> Value {
+        let mut schema = self.shape(of, shape);
+        if self.style == Style::V3
+            && let Some(default) = zero_of(shape)
+        {
+            self.extend(&mut schema, "default", default);
+        }
+        schema
     }
 
     /// A reference to a schema that allows several JSON types and so names none. It has a description,
@@ -247,6 +378,65 @@ impl<'a> Schemas<'a> {
         self.done.entry(full.clone()).or_insert(schema);
         self.reference(&full)
     }
+}
+
+/// The default of a value that is always present.
+fn zero_of(shape: &ValueType) -> Option<Value> {
+    match shape {
+        ValueType::Text => Some("".into()),
+        ValueType::Int32 | ValueType::Int64 | ValueType::Float => Some(0.into()),
+        ValueType::Bool => Some(false.into()),
+        ValueType::Struct(_) => Some(json!({})),
+        _ => None,
+    }
+}
+
+/// How patches and apply treat a field.
+fn extensions(field: &Field) -> Vec<(&'static str, Value)> {
+    let mut found = Vec::new();
+    let strategies: Vec<&str> =
+        [(field.patch.merge, "merge"), (field.patch.retain_keys, "retainKeys")]
+            .into_iter()
+            .filter_map(|(is_used, name)| is_used.then_some(name))
+            .collect();
+    if !strategies.is_empty() {
+        found.push(("x-kubernetes-patch-strategy", strategies.join(",").into()));
+    }
+    if let Some(key) = field.patch.key {
+        found.push(("x-kubernetes-patch-merge-key", key.into()));
+    }
+    let is_list =
+        matches!(field.shape, ValueType::List(_) | ValueType::Wrapped(_) | ValueType::Bytes);
+    match &field.merge {
+        Merge::Ordinary => {}
+        Merge::Atomic if is_list => found.push(("x-kubernetes-list-type", "atomic".into())),
+        Merge::Atomic => found.push(("x-kubernetes-map-type", "atomic".into())),
+        Merge::Set => found.push(("x-kubernetes-list-type", "set".into())),
+        Merge::Keyed(keys) => {
+            found.push(("x-kubernetes-list-type", "map".into()));
+            found.push(("x-kubernetes-list-map-keys", json!(keys)));
+        }
+    }
+    found
+}
+
+/// The group versions that have a copy of a common type: those of the document, after the core group.
+fn common_names(style: Style, rows: &[&Served], kind: &str) -> Value {
+    let own: Vec<(&str, &str)> = rows.iter().map(|row| (&*row.group, &*row.version)).collect();
+    let all = fields::group_versions().filter(|_| style == Style::V2);
+    let mut seen = BTreeSet::from([("", "v1")]);
+    for name in all {
+        seen.insert(name);
+    }
+    seen.extend(own);
+    let names = seen
+        .into_iter()
+        .map(|(group, version)| json!({ "group": group, "version": version, "kind": kind }));
+    names.collect()
+}
+
+fn names(group: &str, version: &str, kind: &str) -> Value {
+    json!([{ "group": group, "version": version, "kind": kind }])
 }
 
 /// The full name of a type: `core/v1.PodSpec` is `io.k8s.api.core.v1.PodSpec`, with three exceptions.

@@ -6,8 +6,10 @@
 
 pub mod clock;
 pub mod revision;
+pub mod fnv;
 pub mod marks;
 pub mod frame;
+pub mod delta;
 pub mod object;
 pub mod kind;
 pub mod quantity;

@@ -7,6 +7,8 @@
 //! Promise: a matching object is never ruled out; an object that does not match may have to be
 //! checked.
 
+use crate::fnv::{BASIS, extended};
+
 /// A set of bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Marks([u64; 2]);
@@ -14,12 +16,12 @@ pub struct Marks([u64; 2]);
 impl Marks {
     /// The marks of a label with a value.
     pub(crate) fn label(key: &str, value: &str) -> Marks {
-        Marks::of(mixed(mixed(BASIS, key.as_bytes()) ^ SEPARATOR, value.as_bytes()))
+        Marks::of(extended(extended(BASIS, key.as_bytes()) ^ SEPARATOR, value.as_bytes()))
     }
 
     /// The marks of a kind's `index`-th selectable field with a value.
     pub(crate) fn field(index: usize, value: &str) -> Marks {
-        Marks::of(mixed(BASIS ^ (index as u64 + 1), value.as_bytes()))
+        Marks::of(extended(BASIS ^ (index as u64 + 1), value.as_bytes()))
     }
 
     fn of(hash: u64) -> Marks {
@@ -43,14 +45,7 @@ impl Marks {
     }
 }
 
-const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-const PRIME: u64 = 0x0000_0100_0000_01b3;
 const SEPARATOR: u64 = 0xff;
-
-/// FNV-1a: good enough for a few bits of short texts.
-fn mixed(seed: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(seed, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))
-}
 
 #[cfg(test)]
 mod tests {

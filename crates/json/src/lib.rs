@@ -8,6 +8,7 @@
 
 pub mod wide;
 pub mod scan;
+pub mod edit;
 #[cfg(test)]
 mod any;
 mod value;

@@ -5,6 +5,7 @@
 //! satisfied is skipped, so that clients can list a preferred representation before a basic one.
 
 use crate::kind::Kind;
+use crate::object::ManagedFields;
 use crate::query::{Query, bad_request, quote};
 use crate::status::{Details, Status};
 
@@ -68,6 +69,10 @@ pub struct Representation {
     pub shape: Shape,
     /// Whether the Accept header requests indentation.
     pub pretty: bool,
+    /// Whether objects contain their managed fields (`drop=metadata.managedFields`).
+    pub managed_fields: ManagedFields,
+    /// Whether a watch may send deltas (`delta=v1`).
+    pub deltas: bool,
 }
 
 /// The type of a request.
@@ -89,6 +94,9 @@ pub enum Discovery {
     /// The aggregated document: `APIGroupDiscoveryList` of `apidiscovery.k8s.io/v2`.
     Aggregated,
 }
+
+/// The version of the format of deltas (`docs/spec/delta-watch.md`).
+const DELTA_VERSION: &str = "v1";
 
 const MEDIA_TYPES: [&str; 3] =
     ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
@@ -196,7 +204,21 @@ impl Representation {
             None => Shape::Whole,
             Some(target) => target.shape(endpoint, kind, query)?,
         };
-        Ok(Representation { encoding, shape, pretty: clause.get("pretty") == Some("1") })
+        let is_table = matches!(shape, Shape::Table { .. });
+        Ok(Representation {
+            encoding,
+            shape,
+            pretty: clause.get("pretty") == Some("1"),
+            managed_fields: clause.managed_fields(),
+            deltas: endpoint == Endpoint::Watch
+                && !is_table
+                && clause.get("delta") == Some(DELTA_VERSION),
+        })
+    }
+
+    /// Whether objects are sent as they are stored.
+    pub fn is_stored(self) -> bool {
+        self.shape == Shape::Whole && self.managed_fields == ManagedFields::Kept
     }
 
     /// The Content-Type of a response, also of a watch (S4.1).
@@ -337,6 +359,15 @@ impl<'a> Clause<'a> {
         any.then(|| (part("g"), part("v"), part("as")))
     }
 
+    /// Unknown fields to drop are ignored, as in Kubernetes.
+    fn managed_fields(&self) -> ManagedFields {
+        let mut dropped = self.get("drop").unwrap_or_default().split('+');
+        match dropped.any(|field| field == "metadata.managedFields") {
+            true => ManagedFields::Dropped,
+            false => ManagedFields::Kept,
+        }
+    }
+
     fn wants_aggregated(&self) -> bool {
         self.encodings().next() == Some(Encoding::Json)
             && self.target() == Some(("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList"))
@@ -450,6 +481,29 @@ mod tests {
         check("application/json;stream=watch", Watch, Json, Shape::Whole);
         check("application/json;stream=nope, application/json", Watch, Json, Shape::Whole);
         assert!(negotiate("application/json;pretty=1", Object).unwrap().pretty);
+    }
+
+    /// S1.36, S4.60
+    #[test]
+    fn parameters_drop_managed_fields_and_ask_for_deltas() {
+        let found = |accept: &str, endpoint| {
+            let found = negotiate(accept, endpoint).unwrap();
+            (found.managed_fields == ManagedFields::Dropped, found.deltas)
+        };
+        use Endpoint::{List, Object, Watch};
+        let drop = "application/json;drop=metadata.managedFields";
+        for endpoint in [Object, List, Watch] {
+            assert_eq!(found(drop, endpoint), (true, false));
+            assert_eq!(found(&format!("{drop}+spec, application/json"), endpoint), (true, false));
+            assert_eq!(found("application/json;drop=spec", endpoint), (false, false));
+        }
+        assert_eq!(found("application/json; delta=v1", Watch), (false, true));
+        assert_eq!(found("application/json;delta=v1", List), (false, false));
+        assert_eq!(found("application/json;delta=v2", Watch), (false, false));
+        assert_eq!(found("application/json,application/json;delta=v1", Watch), (false, false));
+        assert_eq!(found(&format!("{drop};delta=v1,application/json"), Watch), (true, true));
+        assert_eq!(found(&format!("{PARTIAL};delta=v1"), Watch), (false, true));
+        assert_eq!(found(&format!("{TABLE};delta=v1"), Watch), (false, false));
     }
 
     #[track_caller]

@@ -7,6 +7,7 @@
 
 use std::borrow::{Borrow, Cow};
 use std::fmt;
+use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -16,6 +17,16 @@ use crate::marks::Marks;
 use crate::revision::Revision;
 use headwater_json::scan::{Malformed, Scanner, Span, find, unescape};
 use headwater_json::wide;
+
+/// Whether the text of an object contains `metadata.managedFields`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ManagedFields {
+    /// As stored.
+    #[default]
+    Kept,
+    /// Left out.
+    Dropped,
+}
 
 /// One version of one object.
 pub struct Object {
@@ -239,6 +250,45 @@ impl Object {
         self.metadata.of(self.as_slice())
     }
 
+    /// The complete object in two parts, between which managed fields may be left out.
+    pub fn parts(&self, managed: ManagedFields) -> [&[u8]; 2] {
+        let (bytes, cut) = (self.as_slice(), self.cut(managed));
+        [&bytes[..cut.start], &bytes[cut.end..]]
+    }
+
+    /// As [`Object::item_tail`], in two parts.
+    pub fn item_parts(&self, managed: ManagedFields) -> [&[u8]; 2] {
+        let [before, after] = self.parts(managed);
+        [&before[self.metadata_key as usize..], after]
+    }
+
+    /// As [`Object::metadata`], in two parts.
+    pub fn metadata_parts(&self, managed: ManagedFields) -> [&[u8]; 2] {
+        let (bytes, cut) = (self.as_slice(), self.cut(managed));
+        let Span { start, end } = self.metadata;
+        [&bytes[start as usize..cut.start], &bytes[cut.end..end as usize]]
+    }
+
+    /// The bytes to leave out, inside of the metadata.
+    fn cut(&self, managed: ManagedFields) -> Range<usize> {
+        let Span { start, end } = self.metadata;
+        let nothing = end as usize - 1..end as usize - 1;
+        if managed == ManagedFields::Kept {
+            return nothing;
+        }
+        let Some(found) = find(self.metadata(), &["managedFields"]) else { return nothing };
+        let [value, end] = [found.start, found.end].map(|at| (start + at) as usize);
+        // Stored text has no white space, so the key is directly before its value.
+        let bytes = self.as_slice();
+        match bytes[..value].strip_suffix(MANAGED_FIELDS_KEY).map(|before| (before, &bytes[end..]))
+        {
+            Some(([.., b','], _)) => value - MANAGED_FIELDS_KEY.len() - 1..end,
+            Some((_, [b',', ..])) => value - MANAGED_FIELDS_KEY.len()..end + 1,
+            Some(_) => value - MANAGED_FIELDS_KEY.len()..end,
+            None => nothing,
+        }
+    }
+
     /// The revision of the write that produced this version.
     pub fn revision(&self) -> Revision {
         self.revision
@@ -315,6 +365,9 @@ impl Borrow<str> for Object {
         &self.key
     }
 }
+
+/// The key of `managedFields`, up to its value.
+const MANAGED_FIELDS_KEY: &[u8] = br#""managedFields":"#;
 
 fn object_in(frame: &Bytes, event: EventType) -> &[u8] {
     &frame[event.prefix().len()..frame.len() - FRAME_END.len()]
@@ -582,6 +635,36 @@ mod tests {
     #[test]
     fn a_list_item_leaves_out_the_type() {
         assert!(object().item_tail().starts_with(br#""metadata":{"resourceVersion":"7""#));
+    }
+
+    #[test]
+    fn managed_fields_are_left_out_wherever_they_are() {
+        let check = |stored: &str, revision: u64, expected: &str| {
+            let fields = [];
+            let stored = stored.as_bytes();
+            let object =
+                Object::decode(stored, Revision(revision), EventType::Added, &fields).unwrap();
+            let text = |parts: [&[u8]; 2]| String::from_utf8(parts.concat()).unwrap();
+            assert_eq!(text(object.parts(ManagedFields::Dropped)), expected);
+            assert_eq!(text(object.parts(ManagedFields::Kept)).as_bytes(), object.as_slice());
+            let metadata = text(object.metadata_parts(ManagedFields::Dropped));
+            assert!(expected.ends_with(&format!("\"metadata\":{metadata},\"spec\":1}}")));
+            let item = text(object.item_parts(ManagedFields::Dropped));
+            assert_eq!(item, format!("\"metadata\":{metadata},\"spec\":1}}"));
+        };
+        check(
+            r#"{"kind":"Pod","metadata":{"managedFields":[{"a":"]"}],"name":"x"},"spec":1}"#,
+            7,
+            r#"{"kind":"Pod","metadata":{"resourceVersion":"7","name":"x"},"spec":1}"#,
+        );
+        // The answer to a dry run has no resourceVersion.
+        check(
+            r#"{"metadata":{"managedFields":[],"name":"x"},"spec":1}"#,
+            0,
+            r#"{"metadata":{"name":"x"},"spec":1}"#,
+        );
+        let without = r#"{"metadata":{"annotations":{"managedFields":"z"},"name":"x"},"spec":1}"#;
+        check(without, 0, without);
     }
 
     #[test]

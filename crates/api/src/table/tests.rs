@@ -4,7 +4,7 @@ use headwater_json::json;
 use super::*;
 use crate::accept::{IncludeObject, MetaVersion};
 use crate::frame::EventType;
-use crate::object::Object;
+use crate::object::{ManagedFields, Object};
 use crate::revision::Revision;
 
 fn kind(group: &'static str, kind: &'static str) -> Kind {
@@ -315,7 +315,12 @@ fn config_map(name: &str) -> Object {
 }
 
 fn view(name: &'static str, include: IncludeObject) -> View<'static> {
-    View { columns: columns(&kind("", name)), version: MetaVersion::V1, include }
+    View {
+        columns: columns(&kind("", name)),
+        version: MetaVersion::V1,
+        include,
+        managed_fields: ManagedFields::Kept,
+    }
 }
 
 fn list(include: IncludeObject) -> Value {
@@ -402,8 +407,12 @@ fn finished_pods_are_marked() {
 
 #[test]
 fn partial_metadata_has_no_spec_or_status() {
-    let event =
-        frame(&partial::event_frame(EventType::Added, MetaVersion::V1Beta1, &config_map("a")));
+    let event = frame(&partial::event_frame(
+        EventType::Added,
+        MetaVersion::V1Beta1,
+        &config_map("a"),
+        ManagedFields::Kept,
+    ));
     assert_eq!(event["object"]["apiVersion"], "meta.k8s.io/v1beta1");
     assert_eq!(event["object"]["metadata"]["name"], "a");
     assert_eq!(event["object"].get("data"), None);

@@ -8,7 +8,7 @@ use super::cells::row_conditions;
 use super::{Column, partial, row};
 use crate::accept::{IncludeObject, MetaVersion};
 use crate::frame::{EventType, FRAME_END};
-use crate::object::Object;
+use crate::object::{ManagedFields, Object};
 use crate::revision::Revision;
 
 /// Metadata of a list.
@@ -31,6 +31,8 @@ pub struct View<'a> {
     pub version: MetaVersion,
     /// What a row contains in addition to its cells.
     pub include: IncludeObject,
+    /// Whether the objects of rows contain their managed fields.
+    pub managed_fields: ManagedFields,
 }
 
 /// Whether a table defines its columns. In a watch only the first one does (S4.51).
@@ -72,8 +74,12 @@ impl View<'_> {
         let value: Value = serde_json::from_slice(object.as_slice()).unwrap_or_default();
         self.write_cells(buffer, &value, now);
         match self.include {
-            IncludeObject::Metadata => partial::write(buffer, self.version, object),
-            IncludeObject::Object => buffer.put_slice(object.as_slice()),
+            IncludeObject::Metadata => {
+                partial::write(buffer, self.version, object, self.managed_fields);
+            }
+            IncludeObject::Object => {
+                object.parts(self.managed_fields).iter().for_each(|part| buffer.put_slice(part));
+            }
             IncludeObject::None => buffer.put_slice(b"null"),
         }
         buffer.put_slice(b"}");
@@ -123,7 +129,7 @@ impl View<'_> {
             buffer.put_slice(b"null");
         } else {
             let metadata = partial::bookmark_metadata(revision, mark);
-            partial::write_around(&mut buffer, self.version, metadata.as_bytes());
+            partial::write_around(&mut buffer, self.version, [metadata.as_bytes(), b""]);
         }
         buffer.put_slice(b"}");
         self.close_frame(buffer)

@@ -36,13 +36,24 @@ pub(crate) fn python() -> Option<PathBuf> {
 
 #[test]
 fn the_python_client_lists_watches_and_writes() {
+    runs("client.py");
+}
+
+/// S4.60, S4.62
+#[test]
+fn a_python_client_of_delta_watches_has_the_texts_of_a_full_watch() {
+    runs("delta.py");
+}
+
+/// Runs a script of `tests/python` against a new server.
+fn runs(script: &str) {
     let Some(python) = python() else { return };
     let dir = tempfile::tempdir().unwrap();
     let kubeconfig = dir.path().join("kubeconfig");
     let _server = Process::serve(&["--memory", "--kubeconfig-out", kubeconfig.to_str().unwrap()]);
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/python/client.py");
+    let scripts = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/python"));
     let output = Command::new(python)
-        .arg(script)
+        .arg(scripts.join(script))
         .env("KUBECONFIG", &kubeconfig)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("NO_PROXY", "*")

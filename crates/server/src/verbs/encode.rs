@@ -5,6 +5,7 @@
 
 mod bookmark;
 mod chunk;
+pub(crate) mod frames;
 pub(crate) mod gzip;
 mod yaml;
 
@@ -14,10 +15,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use headwater_api::accept::{Encoding, IncludeObject, MetaVersion, Representation, Shape};
-use headwater_api::frame::{self, FRAME_END};
+use headwater_api::object::ManagedFields;
 use headwater_api::table::{Headings, ListMeta, View, partial};
-use headwater_api::{Clock, EventType, Object, Revision, Status};
-use headwater_cache::{EventBatch, Selection, WatchEvent};
+use headwater_api::{Object, Status};
+use headwater_cache::Selection;
 use headwater_json::{Value, json};
 use http::StatusCode;
 use http::header::{self};
@@ -45,16 +46,19 @@ pub(crate) fn one(
     code: StatusCode,
     object: &Object,
 ) -> Response {
-    let bytes = match call.representation.shape {
-        Shape::Whole => object.bytes(),
+    let Representation { shape, managed_fields, .. } = call.representation;
+    let bytes = match shape {
+        Shape::Whole if managed_fields == ManagedFields::Kept => object.bytes(),
+        Shape::Whole => object.parts(managed_fields).concat().into(),
         Shape::Metadata { version } => {
             let mut out = BytesMut::new();
-            partial::write(&mut out, version, object);
+            partial::write(&mut out, version, object, managed_fields);
             out.freeze()
         }
         Shape::Table { version, include } => {
             let mut out = BytesMut::new();
-            view(kind, version, include).write_object(&mut out, object, server.now());
+            let view = view(kind, version, include, managed_fields);
+            view.write_object(&mut out, object, server.now());
             out.freeze()
         }
     };
@@ -69,7 +73,7 @@ pub(crate) fn written(
     written: &Written,
 ) -> Result<Response, Status> {
     let Written { code, answer } = written;
-    if matches!(call.representation.shape, Shape::Whole) && !kind.is_converted() {
+    if call.representation.is_stored() && !kind.is_converted() {
         return Ok(json_answer(call, *code, answer.bytes()?));
     }
     let object = answer.object()?;
@@ -112,13 +116,13 @@ pub(crate) fn status(call: &Call, status: &Status) -> Response {
 }
 
 /// The table view of a kind.
-fn view(kind: &Served, version: MetaVersion, include: IncludeObject) -> View<'_> {
-    View { columns: kind.columns(), version, include }
-}
-
-/// Shows the headings in the first table of a stream only (S4.51).
-fn headings(sent: &mut bool) -> Headings {
-    if std::mem::replace(sent, true) { Headings::Omitted } else { Headings::Shown }
+fn view(
+    kind: &Served,
+    version: MetaVersion,
+    include: IncludeObject,
+    managed_fields: ManagedFields,
+) -> View<'_> {
+    View { columns: kind.columns(), version, include, managed_fields }
 }
 
 /// Whether an answer is computed from the stored bytes, and is not the bytes themselves.
@@ -142,6 +146,7 @@ pub(crate) async fn list(
     let mut chunks = Chunks {
         kind: Arc::clone(kind),
         shape: call.representation.shape,
+        managed_fields: call.representation.managed_fields,
         continue_token: page.continue_token,
         now: server.now(),
         objects: page.selection,
@@ -162,7 +167,9 @@ pub(crate) async fn list(
             false => body::json_stream(StatusCode::OK, call.finish, derived).await,
         };
     }
-    if call.finish.gzip && !call.finish.pretty && !kind.custom {
+    // Compressed blocks are shared by lists of the same text.
+    let is_shared = call.representation.is_stored() && !kind.custom;
+    if call.finish.gzip && !call.finish.pretty && is_shared {
         let first = chunks.objects.ahead();
         let size: usize = first.iter().map(|object| object.item_tail().len()).sum();
         if size > body::GZIP_ABOVE {
@@ -182,6 +189,7 @@ const READ_MAX: usize = 256 << 10;
 struct Chunks {
     kind: Arc<Served>,
     shape: Shape,
+    managed_fields: ManagedFields,
     continue_token: String,
     now: Timestamp,
     objects: Selection,
@@ -247,7 +255,7 @@ impl Chunks {
         })
     }
 
-    /// Whether items are the stored bytes of their objects.
+    /// Whether items are the stored bytes of their objects, or two parts of them.
     fn is_of_stored_bytes(&self) -> bool {
         self.shape == Shape::Whole && !self.kind.is_converted()
     }
@@ -255,12 +263,26 @@ impl Chunks {
     /// An item of stored bytes.
     fn piece(&self, object: &Object, is_first: bool, chunk: &mut Chunk) {
         let whole = object.bytes();
-        let tail = || whole.slice_ref(object.item_tail());
-        match (self.kind.custom, is_first) {
-            (true, true) => chunk.push(b"", whole),
-            (true, false) => chunk.push(b",", whole),
-            (false, true) => chunk.push(b"{", tail()),
-            (false, false) => chunk.push(b",{", tail()),
+        let [before, after] = match self.kind.custom {
+            true => object.parts(self.managed_fields),
+            false => object.item_parts(self.managed_fields),
+        };
+        let opening: &[u8] = match (self.kind.custom, is_first) {
+            (true, true) => b"",
+            (true, false) => b",",
+            (false, true) => b"{",
+            (false, false) => b",{",
+        };
+        match self.managed_fields {
+            // The parts are adjacent: one piece.
+            ManagedFields::Kept => {
+                let start = whole.len() - before.len() - after.len();
+                chunk.push(opening, whole.slice(start..));
+            }
+            ManagedFields::Dropped => {
+                chunk.push(opening, whole.slice_ref(before));
+                chunk.push(b"", whole.slice_ref(after));
+            }
         }
     }
 
@@ -278,7 +300,8 @@ impl Chunks {
                     continue_token: &self.continue_token,
                     remaining: remaining.map(|count| count as u64),
                 };
-                return view(&self.kind, version, include).write_head(out, &meta, Headings::Shown);
+                let view = view(&self.kind, version, include, self.managed_fields);
+                return view.write_head(out, &meta, Headings::Shown);
             }
         };
         let mut metadata = json!({ "resourceVersion": revision.to_string() });
@@ -298,125 +321,20 @@ impl Chunks {
     fn item(&self, object: &Object, out: &mut BytesMut) {
         // Stored objects are convertible; the stored version is the last resort.
         let seen = converted(&self.kind, object).unwrap_or(ConvertedObject::Stored(object));
+        let managed = self.managed_fields;
+        let mut put = |parts: [&[u8]; 2]| parts.iter().for_each(|part| out.put_slice(part));
         match self.shape {
-            Shape::Whole if self.kind.custom => out.put_slice(seen.as_slice()),
+            Shape::Whole if self.kind.custom => put(seen.parts(managed)),
             Shape::Whole => {
-                out.put_slice(b"{");
-                out.put_slice(seen.item_tail());
+                put([b"{", b""]);
+                put(seen.item_parts(managed));
             }
-            Shape::Metadata { version } => partial::write(out, version, &seen),
+            Shape::Metadata { version } => partial::write(out, version, &seen, managed),
             Shape::Table { version, include } => {
-                view(&self.kind, version, include).write_row(out, &seen, self.now);
+                view(&self.kind, version, include, managed).write_row(out, &seen, self.now);
             }
         }
     }
-}
-
-/// Frames of one watch.
-#[derive(Clone)]
-pub(crate) struct Frames {
-    pub(crate) kind: Arc<Served>,
-    pub(crate) representation: Representation,
-    pub(crate) clock: Arc<dyn Clock>,
-    /// Whether the column definitions were sent: only the first event has them (S4.51).
-    pub(crate) columns_sent: bool,
-}
-
-impl Frames {
-    /// The frame of a change; `made` is its object if a webhook converted it.
-    pub(crate) fn event(&mut self, event: &WatchEvent, made: Option<&Arc<Object>>) -> Bytes {
-        let made = made.filter(|made| !Arc::ptr_eq(made, event.object()));
-        let Some(key) = self.key(made.is_some()) else { return event.frame() };
-        let headings = headings(&mut self.columns_sent);
-        event.encoded(key ^ u64::from(headings == Headings::Shown), |object, event| {
-            self.frame(event, made.map_or(object, |made| made), headings)
-        })
-    }
-
-    /// The frames of some changes as one chunk; `made` are their objects if a webhook converted them.
-    pub(crate) fn events(&mut self, events: &EventBatch, made: &[Arc<Object>]) -> Data {
-        let key = self.key(false);
-        // The first frame may define columns, and converted objects belong to this watch alone.
-        if !made.is_empty() || (key.is_some() && !self.columns_sent) {
-            let frames =
-                events.iter().enumerate().map(|(at, event)| self.event(event, made.get(at)));
-            return frames.collect::<Vec<Bytes>>().concat().into();
-        }
-        events.joined(key.unwrap_or_default(), |event| self.event(event, None)).into()
-    }
-
-    /// The frames of objects of the initial state as one chunk. A webhook has already converted
-    /// them, if the kind has one.
-    pub(crate) fn initial(&mut self, objects: &[Arc<Object>]) -> Data {
-        let (is_stored, mut chunk) = (self.key(false).is_none(), Chunk::default());
-        let prefix = EventType::Added.prefix();
-        for (index, object) in objects.iter().enumerate() {
-            let size = object.as_slice().len();
-            let room = (objects.len() - index) * (size + prefix.len() + FRAME_END.len());
-            if is_stored && size >= PIECE_MIN && object.event() == EventType::Added {
-                chunk.push(b"", object.natural_frame());
-            } else if is_stored && size >= PIECE_MIN {
-                chunk.push(prefix.as_bytes(), object.bytes());
-                chunk.written(0).put_slice(FRAME_END.as_bytes());
-            } else if is_stored {
-                let out = chunk.written(room);
-                out.put_slice(prefix.as_bytes());
-                out.put_slice(object.as_slice());
-                out.put_slice(FRAME_END.as_bytes());
-            } else {
-                let headings = headings(&mut self.columns_sent);
-                chunk.written(0).put_slice(&self.frame(EventType::Added, object, headings));
-            }
-        }
-        chunk.some().unwrap_or_default()
-    }
-
-    /// The key of this representation among shared encodings; `None` is the stored bytes. Its last
-    /// bit is reserved for "with column definitions".
-    fn key(&self, is_made: bool) -> Option<u64> {
-        use std::hash::{DefaultHasher, Hash, Hasher};
-        let is_stored = !is_made && !self.kind.is_converted();
-        if self.representation.shape == Shape::Whole && is_stored {
-            return None;
-        }
-        let mut hasher = DefaultHasher::new();
-        (&self.kind.group, &self.kind.version, self.representation.shape).hash(&mut hasher);
-        Some((hasher.finish() | 2) & !1)
-    }
-
-    fn frame(&self, event: EventType, object: &Object, headings: Headings) -> Bytes {
-        let seen = converted(&self.kind, object).unwrap_or(ConvertedObject::Stored(object));
-        match self.representation.shape {
-            Shape::Whole => frame::encode(event, seen.as_slice()),
-            Shape::Metadata { version } => partial::event_frame(event, version, &seen),
-            Shape::Table { version, include } => {
-                let view = view(&self.kind, version, include);
-                view.event_frame(event, &seen, headings, self.clock.now())
-            }
-        }
-    }
-
-    /// A bookmark; `mark` is the end of the initial events (S4.10, S4.11, S4.53).
-    pub(crate) fn bookmark(&mut self, revision: Revision, mark: bool) -> Bytes {
-        match self.representation.shape {
-            Shape::Whole => {
-                frame::encode(EventType::Bookmark, &bookmark::object(&self.kind, revision, mark))
-            }
-            Shape::Metadata { version } => partial::bookmark_frame(version, revision, mark),
-            Shape::Table { version, include } => {
-                let headings = headings(&mut self.columns_sent);
-                let whole = (include == IncludeObject::Object)
-                    .then(|| bookmark::object(&self.kind, revision, mark));
-                let view = view(&self.kind, version, include);
-                view.bookmark_frame(revision, mark, headings, whole.as_deref())
-            }
-        }
-    }
-}
-
-/// The ERROR frame that ends a stream.
-pub(crate) fn error_frame(status: &Status) -> Bytes {
-    frame::encode(EventType::Error, &status.to_json())
 }
 
 /// A document in a chosen encoding.

@@ -30,7 +30,7 @@ use crate::request::flow::seat::{HeldSeat, Seat};
 use crate::request::observe::WatchMetrics;
 use crate::request::route::ResourcePath;
 use crate::server::Server;
-use crate::verbs::encode::{Frames, error_frame};
+use crate::verbs::encode::frames::{Frames, error_frame};
 use crate::verbs::websocket;
 
 /// A bookmark is sent this long before a stream ends by its timeout (S4.12).
@@ -61,12 +61,8 @@ pub(crate) async fn start(
     };
     let filter =
         Filter { namespace: resource.namespace.clone(), labels: options.labels.clone(), fields };
-    let frames = Frames {
-        kind: Arc::clone(kind),
-        representation: call.representation,
-        clock: Arc::clone(server.clock()),
-        columns_sent: false,
-    };
+    let has_state = !matches!(options.start, Asked::FromLatest | Asked::FromAny);
+    let frames = Frames::new(kind, call.representation, server.clock(), has_state);
     let place = server.stream_limits().watch(&call.identity)?;
     let watched =
         WatchMetrics::new(server.metrics(), kind, &resource.namespace, &resource.name, place);
@@ -193,7 +189,7 @@ impl Streaming {
                     };
                     self.entry.reached(watcher.position());
                     let chunk = match step {
-                        Some(step) if self.frames.kind.conversion().is_some() => {
+                        Some(step) if self.frames.kind().conversion().is_some() => {
                             Box::pin(self.take_converted(step)).await
                         }
                         Some(step) => self.take(step, &[]),
@@ -218,7 +214,7 @@ impl Streaming {
 
     /// Waits for the requested freshness, then creates the cursor.
     async fn begin(&mut self) -> Option<Bytes> {
-        let cache = self.server.sampled_cache(&self.frames.kind).await.clone();
+        let cache = self.server.sampled_cache(self.frames.kind()).await.clone();
         let freshness = match self.asked {
             Asked::Initial { at, .. } => at,
             Asked::FromLatest => Freshness::Latest,
@@ -243,7 +239,7 @@ impl Streaming {
         let watcher = cache.watch(&self.resource, &self.filter, start);
         // A changed definition may have other selectable fields. The registry changes before the
         // cache, so either this check sees it or the cache ends the watcher.
-        if !self.server.registry().serves(&self.frames.kind) {
+        if !self.server.registry().serves(self.frames.kind()) {
             self.phase = Phase::Done;
             return None;
         }
@@ -264,7 +260,7 @@ impl Streaming {
         };
         let made = tokio::select! {
             biased;
-            made = versions::objects(self.server.converter(), &self.frames.kind, &objects) => made,
+            made = versions::objects(self.server.converter(), self.frames.kind(), &objects) => made,
             () = self.server.draining().cancelled() => {
                 self.phase = Phase::Done;
                 return None;

@@ -499,10 +499,15 @@ pub(crate) struct Watch {
 impl Watch {
     /// The next event; `None` is the clean end.
     pub(crate) async fn next(&mut self) -> Option<Value> {
+        self.line().await.map(|line| serde_json::from_str(&line).unwrap())
+    }
+
+    /// The next line; `None` is the clean end.
+    pub(crate) async fn line(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
                 let line = self.pending.split_to(end + 1);
-                return Some(serde_json::from_slice(&line).unwrap());
+                return Some(String::from_utf8(line.into()).unwrap());
             }
             let Some(frame) = self.body.frame().await else {
                 assert!(self.pending.is_empty(), "half an event: {:?}", self.pending);

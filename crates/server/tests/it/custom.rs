@@ -15,10 +15,10 @@ mod versions;
 /// The path of definitions.
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// The widgets of `ns`.
-const WIDGETS: &str = "/apis/example.com/v1/namespaces/ns/widgets";
+pub(crate) const WIDGETS: &str = "/apis/example.com/v1/namespaces/ns/widgets";
 
 /// A server with helpers for definitions.
-struct World {
+pub(crate) struct World {
     api: Api,
 }
 
@@ -36,7 +36,7 @@ impl World {
     }
 
     /// A server that serves widgets, with a changed definition.
-    async fn with_widgets(change: impl FnOnce(&mut Value)) -> World {
+    pub(crate) async fn with_widgets(change: impl FnOnce(&mut Value)) -> World {
         let world = World::start().await;
         world.define(change).await;
         world
@@ -102,7 +102,7 @@ fn version_of(name: &str, storage: bool) -> Value {
     })
 }
 
-fn widget(name: &str, spec: Value) -> Value {
+pub(crate) fn widget(name: &str, spec: Value) -> Value {
     json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": spec})
 }
 

@@ -15,6 +15,7 @@ mod delete;
 mod namespaces;
 mod list;
 mod watch;
+mod delta;
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod custom;
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]

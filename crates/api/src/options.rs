@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::kind::Kind;
 use crate::query::{Query, bad_request, version_error};
 use crate::revision::Revision;
-use crate::selector::{FieldSelector, LabelSelector, field::Unresolved};
+use crate::selector::{FieldSelector, LabelSelector, ShardSelector, field::Unresolved};
 use crate::status::{self, FieldError, Status};
 use crate::token::Token;
 
@@ -59,6 +59,8 @@ pub struct ListOptions {
     pub labels: LabelSelector,
     /// By field.
     pub fields: FieldSelector,
+    /// By hash.
+    pub shard: Option<ShardSelector>,
 }
 
 /// Options of a watch.
@@ -74,6 +76,8 @@ pub struct WatchOptions {
     pub labels: LabelSelector,
     /// By field.
     pub fields: FieldSelector,
+    /// By hash.
+    pub shard: Option<ShardSelector>,
 }
 
 /// Where a watch starts.
@@ -114,6 +118,7 @@ struct Raw<'a> {
     timeout: Option<i64>,
     labels: LabelSelector,
     fields: Unresolved,
+    shard: Option<ShardSelector>,
 }
 
 impl<'a> Raw<'a> {
@@ -129,6 +134,7 @@ impl<'a> Raw<'a> {
             timeout,
             labels: LabelSelector::parse(query.text("labelSelector"))?,
             fields: Unresolved::parse(query.text("fieldSelector"))?,
+            shard: ShardSelector::parse(query.text("shardSelector"))?,
         })
     }
 }
@@ -153,7 +159,7 @@ impl ListOptions {
             ReadAt::Continue(_) if raw.version == "0" => None,
             _ => usize::try_from(raw.limit).ok().filter(|limit| *limit > 0),
         };
-        Ok(ListOptions { at, limit, labels: raw.labels, fields })
+        Ok(ListOptions { at, limit, labels: raw.labels, fields, shard: raw.shard })
     }
 }
 
@@ -220,6 +226,7 @@ impl WatchOptions {
             timeout: watch_timeout(raw.timeout),
             labels: raw.labels,
             fields,
+            shard: raw.shard,
         })
     }
 }

@@ -6,10 +6,12 @@
 
 pub mod field;
 pub mod label;
+mod shard;
 mod structured;
 
 pub use field::FieldSelector;
 pub use label::LabelSelector;
+pub use shard::{ShardField, ShardSelector};
 pub use structured::{LabelExpression, StructuredSelector};
 
 use crate::query::bad_request;

@@ -66,6 +66,11 @@ impl Selection {
         self.replace(page);
     }
 
+    /// What it selects.
+    pub fn filtered_by(&self) -> &Filter {
+        &self.filter
+    }
+
     /// The snapshot.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use headwater_api::kind::Field;
 use headwater_api::marks::Marks;
-use headwater_api::selector::{FieldSelector, LabelSelector};
+use headwater_api::selector::{FieldSelector, LabelSelector, ShardSelector};
 use headwater_api::{Object, Revision};
 use headwater_store::lock::lock;
 use tokio::sync::watch;
@@ -30,6 +30,8 @@ pub struct Filter {
     pub labels: LabelSelector,
     /// The field selector; it may also select the name and the namespace.
     pub fields: FieldSelector,
+    /// The part of the objects by hash; `None` selects all.
+    pub shard: Option<ShardSelector>,
 }
 
 impl Filter {
@@ -38,6 +40,7 @@ impl Filter {
         (self.namespace.is_empty() || object.namespace() == self.namespace)
             && self.labels.matches_object(object)
             && self.fields.matches(object)
+            && self.shard.as_ref().is_none_or(|shard| shard.matches(object))
     }
 
     /// The marks that every selected object has.
@@ -49,7 +52,7 @@ impl Filter {
 
     /// Whether the filter selects all objects of the namespace.
     pub fn selects_all(&self) -> bool {
-        self.labels.is_empty() && self.fields.is_empty()
+        self.labels.is_empty() && self.fields.is_empty() && self.shard.is_none()
     }
 
     /// The only namespace that can contain a match; empty means all.

@@ -325,7 +325,12 @@ fn view(name: &'static str, include: IncludeObject) -> View<'static> {
 
 fn list(include: IncludeObject) -> Value {
     let view = view("ConfigMap", include);
-    let meta = ListMeta { revision: Revision(9), continue_token: "t", remaining: Some(3) };
+    let meta = ListMeta {
+        revision: Revision(9),
+        continue_token: "t",
+        remaining: Some(3),
+        ..ListMeta::default()
+    };
     let mut buffer = BytesMut::new();
     view.write_head(&mut buffer, &meta, Headings::Shown);
     view.write_row(&mut buffer, &config_map("a"), now());

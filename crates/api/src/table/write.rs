@@ -20,6 +20,8 @@ pub struct ListMeta<'a> {
     pub continue_token: &'a str,
     /// The number of remaining items, if known.
     pub remaining: Option<u64>,
+    /// The text of the shard selector; empty for a list of everything.
+    pub shard: &'a str,
 }
 
 /// A kind's table as one client requested it.
@@ -58,6 +60,10 @@ impl View<'_> {
         }
         if let Some(remaining) = meta.remaining {
             buffer.put_slice(format!(r#","remainingItemCount":{remaining}"#).as_bytes());
+        }
+        if !meta.shard.is_empty() {
+            buffer.put_slice(br#","shardInfo":"#);
+            put_json(buffer, &json!({ "selector": meta.shard }));
         }
         buffer.put_slice(br#"},"columnDefinitions":"#);
         let definitions = match headings {

@@ -151,6 +151,7 @@ pub(crate) fn filter(namespace: &str, labels: &str, fields: &str) -> Filter {
         namespace: namespace.to_owned(),
         labels: LabelSelector::parse(labels).unwrap(),
         fields: FieldSelector::parse(fields, &kind).unwrap(),
+        shard: None,
     }
 }
 

@@ -100,6 +100,7 @@ pub(crate) async fn collection(
         namespace: resource.namespace.clone(),
         labels: list.labels.clone(),
         fields: list.fields.clone(),
+        shard: list.shard.clone(),
     };
     let at = match &list.at {
         ReadAt::Fresh(Freshness::Any) => &ReadAt::Fresh(Freshness::Latest),

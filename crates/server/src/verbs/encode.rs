@@ -289,6 +289,7 @@ impl Chunks {
     fn head(&self, out: &mut BytesMut) {
         let revision = self.objects.snapshot().revision();
         let remaining = self.objects.rest().and_then(|rest| rest.count);
+        let shard = self.objects.filtered_by().shard.as_ref().map(ToString::to_string);
         let (kind, api_version) = match self.shape {
             Shape::Whole => (self.kind.list_kind.to_string(), self.kind.api_version()),
             Shape::Metadata { version } => {
@@ -299,6 +300,7 @@ impl Chunks {
                     revision,
                     continue_token: &self.continue_token,
                     remaining: remaining.map(|count| count as u64),
+                    shard: shard.as_deref().unwrap_or_default(),
                 };
                 let view = view(&self.kind, version, include, self.managed_fields);
                 return view.write_head(out, &meta, Headings::Shown);
@@ -311,6 +313,9 @@ impl Chunks {
         }
         if let Some(remaining) = remaining {
             metadata["remainingItemCount"] = remaining.into();
+        }
+        if let Some(shard) = shard {
+            metadata["shardInfo"] = json!({ "selector": shard });
         }
         let head = format!(
             "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\"items\":["

@@ -67,6 +67,7 @@ pub(crate) async fn list(
         namespace: resource.namespace.clone(),
         labels: options.labels.clone(),
         fields: options.fields.clone(),
+        shard: options.shard.clone(),
     };
     let snapshot = snapshot(server, resource, &options.at).await?;
     let bytes = limits::list_bytes(&snapshot, &filter.namespace, options.limit);

@@ -59,8 +59,12 @@ pub(crate) async fn start(
         "" => options.fields.clone(),
         name => options.fields.clone().and_named(name)?,
     };
-    let filter =
-        Filter { namespace: resource.namespace.clone(), labels: options.labels.clone(), fields };
+    let filter = Filter {
+        namespace: resource.namespace.clone(),
+        labels: options.labels.clone(),
+        fields,
+        shard: options.shard.clone(),
+    };
     let has_state = !matches!(options.start, Asked::FromLatest | Asked::FromAny);
     let frames = Frames::new(kind, call.representation, server.clock(), has_state);
     let place = server.stream_limits().watch(&call.identity)?;

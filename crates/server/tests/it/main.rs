@@ -16,6 +16,7 @@ mod namespaces;
 mod list;
 mod watch;
 mod delta;
+mod shards;
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]
 mod custom;
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]

@@ -199,7 +199,8 @@ Examples:
   headwater bench fan-out
   headwater bench fan-out --watchers 10,100,1000,10000
   headwater bench fan-out --watchers 1000 --writes-per-second 10 --writes 100
-  headwater bench fan-out --http2";
+  headwater bench fan-out --http2
+  headwater bench fan-out --delta --writes 2000          what a change costs as a delta";
 
 /// Flags of `bench fan-out`.
 #[derive(Debug, Args)]
@@ -219,6 +220,11 @@ pub(crate) struct FanOutFlags {
     /// Watch over HTTP/2, with a connection per watcher
     #[arg(long)]
     pub(crate) http2: bool,
+
+    /// Measure lease renewals, node heartbeats, pod status changes and label edits, each as complete
+    /// objects and as deltas
+    #[arg(long, conflicts_with = "writes_per_second")]
+    pub(crate) delta: bool,
 }
 
 const SELECTIVE: &str = "\

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use crate::report::progress::Progress;
 pub(crate) mod object;
 pub(crate) mod requests;
+pub(crate) mod routine;
 pub(crate) mod clean;
 pub(crate) mod body;
 pub(crate) mod stream;

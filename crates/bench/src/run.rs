@@ -10,7 +10,8 @@ use crate::flags::{self, CommonFlags, Flags, FollowFlags, Scenario};
 use crate::load::stream;
 use crate::report::{Outputs, Printer, Report};
 use crate::scenario::{
-    client, cluster, fairness, fan_out, floor, herd, idle, list, selective, start, targets, write,
+    client, cluster, delta, fairness, fan_out, floor, herd, idle, list, selective, start, targets,
+    write,
 };
 use crate::session::Session;
 use crate::target::ServerSource;
@@ -162,9 +163,16 @@ async fn run_lists(session: &mut Session, flags: flags::ListFlags) -> Result<()>
 }
 
 async fn run_fan_outs(session: &mut Session, flags: flags::FanOutFlags) -> Result<()> {
-    fan_out::prepare(session).await?;
     let pace = flags.writes_per_second.map_or(fan_out::Pace::FlatOut, fan_out::Pace::PerSecond);
     let protocol = if flags.http2 { stream::Protocol::Http2 } else { stream::Protocol::Http1 };
+    if flags.delta {
+        delta::prepare(session).await?;
+        for watchers in ascending(flags.watchers)? {
+            delta::run(session, watchers, flags.writes, protocol).await?;
+        }
+        return Ok(());
+    }
+    fan_out::prepare(session).await?;
     for watchers in ascending(flags.watchers)? {
         let case = fan_out::FanOutCase { watchers, writes: flags.writes, pace, protocol };
         case.run(session).await?;

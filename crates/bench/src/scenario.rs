@@ -5,6 +5,7 @@ pub(crate) mod start;
 pub(crate) mod write;
 pub(crate) mod list;
 pub(crate) mod fan_out;
+pub(crate) mod delta;
 pub(crate) mod selective;
 pub(crate) mod herd;
 pub(crate) mod idle;

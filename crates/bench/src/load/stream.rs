@@ -4,6 +4,7 @@
 use std::sync::LazyLock;
 
 use anyhow::{Context, Result};
+use headwater_api::delta::Delta;
 use memchr::memchr;
 use memchr::memmem::Finder;
 
@@ -22,6 +23,25 @@ pub(crate) enum Protocol {
     Http2,
 }
 
+/// What a watch requests.
+#[derive(Clone, Debug)]
+pub(crate) struct WatchTarget {
+    pub(crate) path: String,
+    pub(crate) accept: &'static str,
+}
+
+impl From<String> for WatchTarget {
+    fn from(path: String) -> WatchTarget {
+        WatchTarget { path, accept: "application/json" }
+    }
+}
+
+impl From<&str> for WatchTarget {
+    fn from(path: &str) -> WatchTarget {
+        path.to_owned().into()
+    }
+}
+
 /// An open watch.
 pub(crate) enum WatchStream {
     Http1(Http1Stream),
@@ -32,13 +52,13 @@ impl WatchStream {
     /// Opens a watch and waits for the head of the response.
     pub(crate) async fn open(
         endpoint: &Endpoint,
-        path: &str,
+        target: &WatchTarget,
         protocol: Protocol,
     ) -> Result<WatchStream> {
         Ok(match protocol {
-            Protocol::Http1 => WatchStream::Http1(Http1Stream::open(endpoint, path).await?),
+            Protocol::Http1 => WatchStream::Http1(Http1Stream::open(endpoint, target).await?),
             Protocol::Http2 => {
-                WatchStream::Http2(Box::new(Http2Stream::open(endpoint, path).await?))
+                WatchStream::Http2(Box::new(Http2Stream::open(endpoint, target).await?))
             }
         })
     }
@@ -69,12 +89,14 @@ fn take_line(there: &[u8], line: &mut Vec<u8>) -> (usize, bool) {
     (taken, is_whole)
 }
 
-/// The resourceVersion in an event.
+/// The resourceVersion in an event, or the second one of a delta.
 pub(crate) fn revision(event: &[u8]) -> Result<u64> {
     // Prepared once for millions of events.
     static KEY: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("\"resourceVersion\":\""));
-    let start = KEY.find(event).context("event without resourceVersion")?;
-    let rest = &event[start + KEY.needle().len()..];
+    static SECOND: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("\",\""));
+    let key = if Delta::is(event) { &SECOND } else { &KEY };
+    let start = key.find(event).context("event without resourceVersion")?;
+    let rest = &event[start + key.needle().len()..];
     let end = memchr(b'"', rest).context("truncated event")?;
     Ok(std::str::from_utf8(&rest[..end])?.parse()?)
 }
@@ -87,6 +109,7 @@ mod tests {
     fn an_event_tells_its_revision() {
         let event = br#"{"type":"MODIFIED","object":{"metadata":{"resourceVersion":"417"}}}"#;
         assert_eq!(revision(event).unwrap(), 417);
+        assert_eq!(revision(br#"{"delta":["99","417",5,"x","y"]}"#).unwrap(), 417);
         assert!(revision(br#"{"type":"ERROR"}"#).is_err());
         assert!(revision(br#"{"resourceVersion":"41"#).is_err());
     }

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use super::checker::{EventLog, ExpectedEvents};
 use super::histogram;
-use super::stream::{Protocol, WatchStream, revision};
+use super::stream::{Protocol, WatchStream, WatchTarget, revision};
 use crate::kubeconfig::Endpoint;
 use crate::report::progress::Progress;
 
@@ -24,11 +24,11 @@ const OPENING: usize = 64;
 pub(crate) const ALL_PODS: &str = "/api/v1/pods?watch=true";
 
 /// Opens watches, [`OPENING`] at a time. The result is in order of the index.
-pub(crate) async fn open(
+pub(crate) async fn open<T: Into<WatchTarget>>(
     endpoint: &Endpoint,
     count: usize,
     protocol: Protocol,
-    path: impl Fn(usize) -> String,
+    target: impl Fn(usize) -> T,
 ) -> Result<Vec<WatchStream>> {
     let progress = Progress::new("watchers", count);
     let mut opening = JoinSet::new();
@@ -40,10 +40,11 @@ pub(crate) async fn open(
             open.push(stream??);
             progress.step();
         }
-        let (endpoint, path) = (endpoint.clone(), path(index));
+        let (endpoint, target) = (endpoint.clone(), target(index).into());
         opening.spawn(async move {
-            let stream = WatchStream::open(&endpoint, &path, protocol).await;
-            anyhow::Ok((index, stream.with_context(|| format!("watcher {index} at {path}"))?))
+            let stream = WatchStream::open(&endpoint, &target, protocol).await;
+            let name = || format!("watcher {index} at {}", target.path);
+            anyhow::Ok((index, stream.with_context(name)?))
         });
     }
     while let Some(stream) = opening.join_next().await {
@@ -61,6 +62,8 @@ pub(crate) struct WatcherLog {
     pub(crate) watcher: usize,
     pub(crate) seen: EventLog,
     arrivals: Vec<Arrival>,
+    /// The bytes of its events.
+    bytes: usize,
     pub(crate) stream: WatchStream,
 }
 
@@ -72,16 +75,17 @@ pub(crate) async fn read(
     timed: bool,
 ) -> Result<WatcherLog> {
     let mut seen = EventLog::default();
-    let mut arrivals = Vec::new();
+    let (mut arrivals, mut bytes) = (Vec::new(), 0);
     while seen.count() < count {
         let event = stream.next().await.with_context(|| broken(watcher, &seen, count))?;
         let revision = revision(event)?;
+        bytes += event.len();
         seen.push(revision).with_context(|| wrong(watcher))?;
         if timed {
             arrivals.push((revision, Instant::now()));
         }
     }
-    Ok(WatcherLog { watcher, seen, arrivals, stream })
+    Ok(WatcherLog { watcher, seen, arrivals, bytes, stream })
 }
 
 fn broken(watcher: usize, seen: &EventLog, count: usize) -> String {
@@ -114,13 +118,14 @@ impl Readers {
         mut self,
         expected: impl Fn(usize) -> &'a ExpectedEvents,
     ) -> Result<CheckedWatchers> {
-        let mut finished = CheckedWatchers { arrivals: Vec::new(), streams: Vec::new() };
+        let mut finished = CheckedWatchers::default();
         let all = async {
             while let Some(read) = self.0.join_next().await {
                 let read = read??;
                 let checked = expected(read.watcher).check(&read.seen);
                 checked.with_context(|| wrong(read.watcher))?;
                 finished.arrivals.extend(read.arrivals);
+                finished.bytes += read.bytes;
                 finished.streams.push((read.watcher, read.stream));
             }
             Ok(finished)
@@ -131,8 +136,11 @@ impl Readers {
 }
 
 /// Watchers that received all expected events.
+#[derive(Default)]
 pub(crate) struct CheckedWatchers {
     arrivals: Vec<Arrival>,
+    /// The bytes of all their events.
+    pub(crate) bytes: usize,
     streams: Vec<(usize, WatchStream)>,
 }
 

@@ -18,7 +18,7 @@ use crate::target::TargetServer;
 use crate::target::measure::{Meter, rss};
 
 /// Clients that write as fast as possible.
-const WRITERS: usize = 4;
+pub(crate) const WRITERS: usize = 4;
 /// Pods that receive the writes.
 const PODS: usize = 64;
 

@@ -39,7 +39,8 @@ impl HerdCase {
         for watcher in 0..self.watchers {
             let (endpoint, path) = (target.endpoint.clone(), path.clone());
             readers.spawn(async move {
-                let stream = WatchStream::open(&endpoint, &path, Protocol::Http1).await?;
+                let stream =
+                    WatchStream::open(&endpoint, &(&*path).into(), Protocol::Http1).await?;
                 read(watcher, stream, self.missed, false).await
             });
         }

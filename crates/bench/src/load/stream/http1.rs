@@ -6,7 +6,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::take_line;
+use super::{WatchTarget, take_line};
 use crate::kubeconfig::Endpoint;
 
 const READ: usize = 16 * 1024;
@@ -27,7 +27,7 @@ pub(crate) struct Http1Stream {
 }
 
 impl Http1Stream {
-    pub(super) async fn open(endpoint: &Endpoint, path: &str) -> Result<Http1Stream> {
+    pub(super) async fn open(endpoint: &Endpoint, target: &WatchTarget) -> Result<Http1Stream> {
         let socket = TcpStream::connect(&endpoint.authority).await?;
         socket.set_nodelay(true)?;
         let socket: Box<dyn Socket> = match &endpoint.tls {
@@ -38,7 +38,7 @@ impl Http1Stream {
             }
         };
         let mut stream = Http1Stream::over(socket);
-        stream.ask(endpoint, path).await?;
+        stream.ask(endpoint, target).await?;
         Ok(stream)
     }
 
@@ -53,14 +53,14 @@ impl Http1Stream {
         stream
     }
 
-    async fn ask(&mut self, endpoint: &Endpoint, path: &str) -> Result<()> {
+    async fn ask(&mut self, endpoint: &Endpoint, target: &WatchTarget) -> Result<()> {
         let authorization = match &endpoint.token {
             Some(token) => format!("Authorization: Bearer {token}\r\n"),
             None => String::new(),
         };
         let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: {}\r\nAccept: application/json\r\n{authorization}\r\n",
-            endpoint.authority
+            "GET {} HTTP/1.1\r\nHost: {}\r\nAccept: {}\r\n{authorization}\r\n",
+            target.path, endpoint.authority, target.accept
         );
         self.socket.write_all(request.as_bytes()).await?;
         self.read_head().await

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
-use super::take_line;
+use super::{WatchTarget, take_line};
 use crate::kubeconfig::Endpoint;
 
 /// Flow-control window: the same as Go's clients.
@@ -31,7 +31,7 @@ pub(crate) struct Http2Stream {
 }
 
 impl Http2Stream {
-    pub(super) async fn open(endpoint: &Endpoint, path: &str) -> Result<Http2Stream> {
+    pub(super) async fn open(endpoint: &Endpoint, target: &WatchTarget) -> Result<Http2Stream> {
         let Some((config, name)) = &endpoint.tls else {
             bail!("HTTP/2 needs an https server");
         };
@@ -55,7 +55,7 @@ impl Http2Stream {
                 tracing::debug!(%error, "connection ended");
             }
         });
-        let response = sender.send_request(request(endpoint, path)?).await?;
+        let response = sender.send_request(request(endpoint, target)?).await?;
         if !response.status().is_success() {
             bail!("the server refused a watch: {}", response.status());
         }
@@ -77,9 +77,9 @@ impl Http2Stream {
     }
 }
 
-fn request(endpoint: &Endpoint, path: &str) -> Result<Request<Empty<Bytes>>> {
-    let uri = format!("https://{}{path}", endpoint.authority);
-    let mut request = Request::get(uri).header(ACCEPT, "application/json");
+fn request(endpoint: &Endpoint, target: &WatchTarget) -> Result<Request<Empty<Bytes>>> {
+    let uri = format!("https://{}{}", endpoint.authority, target.path);
+    let mut request = Request::get(uri).header(ACCEPT, target.accept);
     if let Some(token) = &endpoint.token {
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));
     }

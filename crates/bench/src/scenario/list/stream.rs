@@ -29,7 +29,7 @@ pub(super) async fn once(target: &TargetServer, objects: usize, rounds: usize) -
 
 /// Reads one watch-list. The order of objects is undefined, so they are only counted.
 async fn read(endpoint: &Endpoint, objects: usize) -> Result<()> {
-    let mut stream = WatchStream::open(endpoint, PATH, Protocol::Http1).await?;
+    let mut stream = WatchStream::open(endpoint, &PATH.into(), Protocol::Http1).await?;
     for _ in 0..objects {
         if !stream.next().await?.starts_with(b"{\"type\":\"ADDED\"") {
             bail!("an event other than ADDED arrived before the initial-events-end bookmark");

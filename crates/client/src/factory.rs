@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use headwater_api::selector::{ShardField, ShardSelector};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Client, Config, Resource};
 use serde::de::DeserializeOwned;
@@ -51,6 +52,8 @@ pub struct InformerDefaults {
     pub grace: Duration,
     /// The metrics to count in.
     pub metrics: Option<Metrics>,
+    /// The part of every collection that informers hold; see [`Factory::shard`].
+    pub shard: Option<ShardSelector>,
 }
 
 impl Default for InformerDefaults {
@@ -63,6 +66,7 @@ impl Default for InformerDefaults {
             resync: Duration::ZERO,
             grace: Duration::from_secs(30),
             metrics: None,
+            shard: None,
         }
     }
 }
@@ -246,6 +250,21 @@ impl Factory {
     pub async fn connect_with(defaults: InformerDefaults) -> Result<Factory, Error> {
         let config = Config::infer().await.map_err(kube::Error::InferConfig)?;
         Ok(Factory::with_defaults(client_of(config)?, defaults))
+    }
+
+    /// Another factory, with the same client and defaults, whose informers hold the `index`-th of
+    /// `count` equal parts of their collections, by the hash of the object's uid. It is run by itself.
+    /// An object never changes its part. Servers that cannot select parts send everything, and the
+    /// informers leave out what is not theirs.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no such part.
+    pub fn shard(&self, index: u32, count: u32) -> Result<Factory, Error> {
+        let part = ShardSelector::part(ShardField::Uid, index, count);
+        let invalid = || Error::Invalid(format!("there is no shard {index} of {count}"));
+        let shard = Some(part.ok_or_else(invalid)?);
+        let defaults = InformerDefaults { shard, ..self.inner.defaults.clone() };
+        Ok(Factory::with_defaults(self.inner.client.clone(), defaults))
     }
 
     /// The kube client.

@@ -5,6 +5,7 @@
 //! Promise: the status is checked before the body; nothing is retried; items are decoded while the
 //! body arrives; dropping the future or stream closes the connection.
 
+mod bases;
 mod decode;
 mod list_body;
 
@@ -24,12 +25,13 @@ use kube::Client;
 use kube::client::Body;
 use tokio::time::timeout;
 
-use crate::list_watch::{BoxError, Error, EventStream, ListWatch, Page, StatusError};
+use crate::list_watch::{BoxError, Error, Event, EventStream, ListWatch, Page, StatusError};
 use crate::object::{Cached, ResourceType};
 use crate::observe::SourceObserver;
-use crate::query::{ListQuery, WatchQuery};
+use crate::query::{ListQuery, Selection, WatchQuery};
 use crate::strip::Strip;
 
+use self::bases::Bases;
 use self::decode::{Decoded, Decoder, Sizes};
 use self::list_body::{ListBody, ListHead};
 
@@ -48,6 +50,8 @@ pub struct Options {
     pub component: String,
     /// A list fails if no data arrives for this time.
     pub stall: Duration,
+    /// Whether watches may receive deltas; only of objects that keep their text.
+    pub deltas: bool,
 }
 
 /// The default maximum length of a frame or item.
@@ -62,6 +66,7 @@ impl Default for Options {
             watch_list: true,
             component: "unnamed".to_owned(),
             stall: Duration::from_secs(90),
+            deltas: true,
         }
     }
 }
@@ -73,6 +78,8 @@ const ERROR_BODY_MAX: usize = 1 << 20;
 pub struct Http<K> {
     endpoint: Endpoint,
     sizes: Arc<Sizes>,
+    /// The texts to apply deltas to, if they are asked for.
+    bases: Option<Arc<Bases>>,
     object: PhantomData<fn() -> K>,
 }
 
@@ -97,7 +104,10 @@ impl<K: Cached> Http<K> {
         options: Options,
     ) -> Http<K> {
         let endpoint = Endpoint::new(client, resource, namespace, options);
-        Http { endpoint, sizes: Arc::default(), object: PhantomData }
+        let Options { deltas, strip, .. } = &endpoint.options;
+        let bases = (K::KEEPS_TEXT && *deltas && !strip.last_applied)
+            .then(|| Arc::new(Bases::new(&endpoint.kind, &endpoint.api_version)));
+        Http { endpoint, sizes: Arc::default(), bases, object: PhantomData }
     }
 
     pub(crate) fn observed(mut self, observer: Option<SourceObserver>) -> Http<K> {
@@ -105,12 +115,14 @@ impl<K: Cached> Http<K> {
         self
     }
 
-    fn decoder(&self) -> Decoder<K> {
+    fn decoder(&self, selection: &Selection) -> Decoder<K> {
         Decoder {
+            shard: selection.shard.clone(),
             strip: self.endpoint.options.strip.clone(),
             kind: self.endpoint.kind.clone(),
             api_version: self.endpoint.api_version.clone(),
             sizes: Arc::clone(&self.sizes),
+            bases: self.bases.clone(),
             object: PhantomData,
         }
     }
@@ -147,7 +159,7 @@ impl Endpoint {
 
     /// Reads a list and passes on each item.
     async fn list(&self, query: &ListQuery, take: &mut TakeItem<'_>) -> Result<ListHead, Error> {
-        let request = self.request(&query.to_query(), None)?;
+        let request = self.request(&query.to_query(), None, false)?;
         let sent = timeout(self.options.stall, self.send(request)).await;
         let mut body = sent.map_err(|_| Error::Stalled)??.into_body();
         let mut reader = ListBody::new(self.options.max_frame);
@@ -160,10 +172,10 @@ impl Endpoint {
         reader.finish()
     }
 
-    async fn watch(&self, query: &WatchQuery) -> Result<FrameReader, Error> {
+    async fn watch(&self, query: &WatchQuery, deltas: bool) -> Result<FrameReader, Error> {
         // Servers may compress each event as its own gzip member, and some decoders read only the
         // first member.
-        let request = self.request(&query.to_query(), Some("identity"))?;
+        let request = self.request(&query.to_query(), Some("identity"), deltas)?;
         let body = self.send(request).await?.into_body();
         Ok(FrameReader {
             body: Some(body),
@@ -188,14 +200,19 @@ impl Endpoint {
         }
     }
 
-    fn request(&self, query: &str, encoding: Option<&'static str>) -> Result<Request<Body>, Error> {
+    fn request(
+        &self,
+        query: &str,
+        encoding: Option<&'static str>,
+        deltas: bool,
+    ) -> Result<Request<Body>, Error> {
         let uri =
             if query.is_empty() { self.path.clone() } else { format!("{}?{query}", self.path) };
         let mut request = Request::get(uri)
             .body(Body::empty())
             .map_err(|error| Error::Malformed(format!("invalid request: {error}")))?;
         let headers = request.headers_mut();
-        headers.insert(ACCEPT, self.accept());
+        headers.insert(ACCEPT, self.accept(deltas));
         if let Some(encoding) = encoding {
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(encoding));
         }
@@ -204,19 +221,25 @@ impl Endpoint {
         Ok(request)
     }
 
-    fn accept(&self) -> HeaderValue {
-        let metadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-        let metadata_list = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-        let drop = ";drop=metadata.managedFields";
-        let text = match (self.options.metadata_only, self.options.strip.managed_fields) {
-            (false, false) => "application/json".to_owned(),
-            (false, true) => format!("application/json{drop},application/json"),
-            (true, false) => format!("{metadata},{metadata_list}"),
-            (true, true) => {
-                format!("{metadata}{drop},{metadata_list}{drop},{metadata},{metadata_list}")
-            }
+    /// The best form first. Servers that do not know a parameter ignore it or skip its clause.
+    fn accept(&self, deltas: bool) -> HeaderValue {
+        const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        const METADATA_LIST: &str =
+            "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+        let types = match self.options.metadata_only {
+            true => &[METADATA, METADATA_LIST][..],
+            false => &["application/json"],
         };
-        HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("application/json"))
+        let drop =
+            if self.options.strip.managed_fields { ";drop=metadata.managedFields" } else { "" };
+        let delta = if deltas { ";delta=v1" } else { "" };
+        let mut clauses: Vec<String> =
+            types.iter().map(|media| format!("{media}{drop}{delta}")).collect();
+        if !drop.is_empty() || deltas {
+            clauses.extend(types.iter().map(|media| (*media).to_owned()));
+        }
+        HeaderValue::from_str(&clauses.join(","))
+            .unwrap_or(HeaderValue::from_static("application/json"))
     }
 
     async fn send(&self, request: Request<Body>) -> Result<Response<Body>, Error> {
@@ -287,15 +310,27 @@ impl<K: Cached> ListWatch for Http<K> {
     type Object = K;
 
     async fn list(&self, query: ListQuery) -> Result<Page<K>, Error> {
-        let mut page = PageReader::new(self.decoder());
+        if let Some(bases) = self.bases.as_ref().filter(|_| query.continue_token.is_none()) {
+            bases.clear();
+        }
+        let mut page = PageReader::new(self.decoder(&query.selection));
         let head = self.endpoint.list(&query, &mut |item: &[u8]| page.item(item)).await?;
-        Ok(page.finish(head))
+        let page = page.finish(head);
+        if let Some(bases) = self.bases.as_ref().filter(|_| page.continue_token.is_none()) {
+            bases.complete();
+        }
+        Ok(page)
     }
 
     async fn watch(&self, query: WatchQuery) -> Result<EventStream<K>, Error> {
+        if let Some(bases) = self.bases.as_ref().filter(|_| query.initial_events) {
+            bases.clear();
+            bases.complete();
+        }
+        let deltas = self.bases.as_ref().is_some_and(|bases| bases.are_complete());
         let reader = WatchReader {
-            frames: self.endpoint.watch(&query).await?,
-            decoder: self.decoder(),
+            frames: self.endpoint.watch(&query, deltas).await?,
+            decoder: self.decoder(&query.selection),
             scratch: String::new(),
         };
         Ok(stream::unfold(reader, WatchReader::next).boxed())
@@ -372,6 +407,7 @@ impl<K: Cached> PageReader<K> {
             Decoded::Object(object) => self.items.push(object),
             Decoded::Undecodable(undecodable) => self.undecodable.push(undecodable),
             Decoded::Skipped(_) => self.skipped += 1,
+            Decoded::Elsewhere => {}
         }
         Ok(())
     }
@@ -400,15 +436,21 @@ type StreamItem<K> = Result<crate::list_watch::Event<K>, Error>;
 
 impl<K: Cached> WatchReader<K> {
     async fn next(mut self) -> Option<(StreamItem<K>, WatchReader<K>)> {
-        let event = match self.frames.next().await {
-            Ok(None) => return None,
-            Ok(Some(frame)) => {
-                let _timer = self.frames.observer.as_ref().map(Timer::start);
-                self.decoder.event(&frame, &mut self.scratch)
+        let event = loop {
+            let decoded = match self.frames.next().await {
+                Ok(None) => return None,
+                Ok(Some(frame)) => {
+                    let _timer = self.frames.observer.as_ref().map(Timer::start);
+                    self.decoder.event(&frame, &mut self.scratch)
+                }
+                Err(error) => Err(error),
+            };
+            if let Some(event) = decoded.transpose() {
+                break event;
             }
-            Err(error) => Err(error),
         };
-        if event.is_err() {
+        // After an error, nothing can follow.
+        if matches!(event, Err(_) | Ok(Event::Error(_))) {
             self.frames.end();
         }
         Some((event, self))

@@ -7,6 +7,7 @@
 
 mod machine;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
@@ -36,6 +37,7 @@ pub struct Lease {
     identity: String,
     timing: Timing,
     release_on_stop: bool,
+    labels: BTreeMap<String, String>,
     clock: Arc<dyn Clock>,
 }
 
@@ -49,6 +51,7 @@ impl Lease {
             identity: std::env::var("HOSTNAME").unwrap_or_default(),
             timing: Timing::default(),
             release_on_stop: true,
+            labels: BTreeMap::new(),
             clock: Arc::new(SystemClock),
         }
     }
@@ -79,6 +82,13 @@ impl Lease {
     #[must_use]
     pub fn release_on_stop(mut self, yes: bool) -> Lease {
         self.release_on_stop = yes;
+        self
+    }
+
+    /// The labels of the lease, if this replica creates it.
+    #[must_use]
+    pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Lease {
+        self.labels.insert(key.into(), value.into());
         self
     }
 
@@ -305,7 +315,11 @@ impl Elector {
         let started = Instant::now();
         let now = clock::rfc3339_micro(self.lease.clock.now());
         let object = json!({
-            "metadata": {"name": self.lease.name, "namespace": self.lease.namespace},
+            "metadata": {
+                "name": self.lease.name,
+                "namespace": self.lease.namespace,
+                "labels": self.lease.labels,
+            },
             "spec": self.spec(&now, &now, 0),
         });
         let Ok(object) = serde_json::from_str(&object.to_string()) else { return false };

@@ -168,6 +168,7 @@ pub mod recorder;
 pub mod controller;
 pub mod leader;
 pub mod manager;
+pub mod shards;
 #[cfg(any(test, feature = "testing"))]
 pub mod script;
 mod metrics;
@@ -189,6 +190,8 @@ pub use selector::Selector;
 pub use slim::slim;
 pub use transform::Transform;
 pub use version::ResourceVersion;
+
+pub use headwater_api::selector::{ShardField, ShardSelector};
 
 use headwater_api::random;
 

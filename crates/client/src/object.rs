@@ -55,6 +55,16 @@ pub trait Cached: sealed::Sealed + Send + Sync + Sized + 'static {
     fn key(&self) -> Key {
         Key::new(self.namespace(), self.name())
     }
+
+    /// Whether the object keeps the text that it was decoded from.
+    #[doc(hidden)]
+    const KEEPS_TEXT: bool = false;
+
+    /// The text that it was decoded from, if it keeps it.
+    #[doc(hidden)]
+    fn shared_text(&self) -> Option<Arc<str>> {
+        None
+    }
 }
 
 /// An object of any type, for the stages that need not know it.

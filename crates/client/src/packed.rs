@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use headwater_json::scan::{Scanner, unescape};
 use kube::Resource;
@@ -34,7 +35,8 @@ use crate::version::ResourceVersion;
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 pub struct Packed<K> {
-    text: Box<str>,
+    /// Shared with the source that applies deltas to it.
+    text: Arc<str>,
     name: TextRange,
     namespace: TextRange,
     uid: TextRange,
@@ -196,7 +198,7 @@ where
 
     fn decode(text: &str) -> Result<Self, serde_json::Error> {
         // A copy of exactly this size, so that the object does not keep a larger buffer alive.
-        let text: Box<str> = text.into();
+        let text: Arc<str> = text.into();
         let PackedMeta { name, namespace, uid, resource_version, labels } =
             serde_json::from_str::<PackedHead<'_>>(&text)?.metadata;
         if name.is_empty() {
@@ -217,7 +219,13 @@ where
     }
 
     fn approx_bytes(text: &str) -> usize {
-        size_of::<Self>() + 32 + text.len()
+        size_of::<Self>() + 48 + text.len()
+    }
+
+    const KEEPS_TEXT: bool = true;
+
+    fn shared_text(&self) -> Option<Arc<str>> {
+        Some(Arc::clone(&self.text))
     }
 }
 

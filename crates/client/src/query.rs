@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use headwater_api::selector::ShardSelector;
+
 use crate::version::ResourceVersion;
 
 /// The version of the collection to read.
@@ -28,6 +30,8 @@ pub struct Selection {
     pub labels: String,
     /// A field selector; empty selects everything.
     pub fields: String,
+    /// The part of the collection by the hash of a field.
+    pub shard: Option<ShardSelector>,
 }
 
 /// One list request, or one page of it.
@@ -120,6 +124,9 @@ impl Pairs {
         if !selection.fields.is_empty() {
             self.push("fieldSelector", &selection.fields);
         }
+        if let Some(shard) = &selection.shard {
+            self.push("shardSelector", &shard.to_string());
+        }
     }
 
     fn push(&mut self, name: &str, value: &str) {
@@ -140,10 +147,20 @@ impl Pairs {
 
 #[cfg(test)]
 mod tests {
+    use headwater_api::selector::ShardField;
+
     use super::*;
 
+    const SELECTED: &str = "&labelSelector=app%20in%20%28a%2Cb%29&fieldSelector=spec.nodeName%3Dn1\
+        &shardSelector=shardRange%28object.metadata.uid%2C%20%270x8000000000000000%27%2C%20\
+        %270x10000000000000000%27%29";
+
     fn selected() -> Selection {
-        Selection { labels: "app in (a,b)".into(), fields: "spec.nodeName=n1".into() }
+        Selection {
+            labels: "app in (a,b)".into(),
+            fields: "spec.nodeName=n1".into(),
+            shard: ShardSelector::part(ShardField::Uid, 1, 2),
+        }
     }
 
     #[track_caller]
@@ -152,7 +169,7 @@ mod tests {
         let query = ListQuery { selection: Selection::default(), at, limit, continue_token };
         assert_eq!(query.to_query(), expected);
         let query = ListQuery { selection: selected(), ..query };
-        let selectors = "labelSelector=app%20in%20%28a%2Cb%29&fieldSelector=spec.nodeName%3Dn1";
+        let selectors = SELECTED.trim_start_matches('&');
         let joint = if expected.is_empty() { "" } else { "&" };
         assert_eq!(query.to_query(), format!("{selectors}{joint}{expected}"));
     }
@@ -185,8 +202,7 @@ mod tests {
         let start = format!("watch=true&allowWatchBookmarks=true&timeoutSeconds={timeout_seconds}");
         assert_eq!(query.to_query(), format!("{start}{expected}"));
         let query = WatchQuery { selection: selected(), ..query };
-        let selectors = "&labelSelector=app%20in%20%28a%2Cb%29&fieldSelector=spec.nodeName%3Dn1";
-        assert_eq!(query.to_query(), format!("{start}{selectors}{expected}"));
+        assert_eq!(query.to_query(), format!("{start}{SELECTED}{expected}"));
     }
 
     /// C1.1, C1.5, C1.6, C1.7

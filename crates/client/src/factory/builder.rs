@@ -93,6 +93,7 @@ impl<K: Cached> Builder<K> {
         options.resync = defaults.resync;
         options.metrics = defaults.metrics.clone();
         options.fetch_slots = factory.inner.fetch_slots.clone();
+        options.selection.shard = defaults.shard.clone();
         Builder {
             factory,
             resource,
@@ -142,6 +143,8 @@ impl<K: Cached> Builder<K> {
         });
         let mut builder = self.stored_as(make);
         builder.transform = Some(identity);
+        // The objects with the texts are not kept.
+        builder.http.deltas = false;
         builder
     }
 
@@ -171,6 +174,13 @@ impl<K: Cached> Builder<K> {
     /// Only objects that match a field selector.
     pub fn fields(mut self, selector: impl Into<String>) -> Self {
         self.options.selection.fields = selector.into();
+        self
+    }
+
+    /// All objects, also in a factory of a shard ([`Factory::shard`]): for collections that the work
+    /// on every shard reads.
+    pub fn all_shards(mut self) -> Self {
+        self.options.selection.shard = None;
         self
     }
 

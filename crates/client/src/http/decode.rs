@@ -10,10 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use headwater_api::EventType;
+use headwater_api::delta::Delta;
 use headwater_api::frame::Frame;
+use headwater_api::selector::ShardSelector;
 use headwater_json::scan::{Malformed, Scanner};
 use serde::Deserialize;
 
+use super::bases::Bases;
 use crate::key::Key;
 use crate::list_watch::{Error, Event, Skipped, StatusError, Undecodable};
 use crate::object::Cached;
@@ -22,11 +25,15 @@ use crate::version::ResourceVersion;
 
 /// Decodes the objects of one source.
 pub(crate) struct Decoder<K> {
+    /// Other objects are left out, in case the server cannot select parts.
+    pub(crate) shard: Option<ShardSelector>,
     pub(crate) strip: Strip,
     /// The kind and apiVersion of the objects, if they contain them.
     pub(crate) kind: String,
     pub(crate) api_version: String,
     pub(crate) sizes: Arc<Sizes>,
+    /// The texts to apply deltas to, if they are asked for.
+    pub(crate) bases: Option<Arc<Bases>>,
     pub(crate) object: PhantomData<fn() -> K>,
 }
 
@@ -54,12 +61,22 @@ pub(crate) enum Decoded<K> {
     Object(K),
     Undecodable(Undecodable),
     Skipped(Skipped),
+    /// It belongs to another shard.
+    Elsewhere,
 }
 
 impl<K: Cached> Decoder<K> {
-    /// Decodes one frame of a watch.
-    pub(crate) fn event(&self, frame: &[u8], scratch: &mut String) -> Result<Event<K>, Error> {
-        let text = std::str::from_utf8(frame).map_err(|_| malformed("a frame is not UTF-8"))?;
+    /// Decodes one line of a watch: the frame of an event, or a delta. `None` if it is about an object
+    /// of another shard.
+    pub(crate) fn event(
+        &self,
+        line: &[u8],
+        scratch: &mut String,
+    ) -> Result<Option<Event<K>>, Error> {
+        let text = std::str::from_utf8(line).map_err(|_| malformed("a frame is not UTF-8"))?;
+        if let Some(bases) = self.bases.as_ref().filter(|_| Delta::is(line)) {
+            return self.delta(text, bases, scratch);
+        }
         let frame = Frame::decode(text).map_err(|_| malformed("a frame is not an event"))?;
         let object = frame.object;
         let Some(event) = EventType::parse(&frame.event) else {
@@ -69,20 +86,52 @@ impl<K: Cached> Decoder<K> {
             EventType::Added => Event::Added,
             EventType::Modified => Event::Modified,
             EventType::Deleted => Event::Deleted,
-            EventType::Bookmark => return bookmark(object),
-            EventType::Error => return Ok(Event::Error(StatusError::from_event(object))),
+            EventType::Bookmark => return bookmark(object).map(Some),
+            EventType::Error => return Ok(Some(Event::Error(StatusError::from_event(object)))),
         };
         if let Some(kind) = self.wrong_kind(object) {
-            return Ok(Event::Skipped(Skipped::WrongKind(kind)));
+            return Ok(Some(Event::Skipped(Skipped::WrongKind(kind))));
         }
-        Ok(match self.object(object, scratch)? {
+        Ok(Some(match self.object(object, scratch)? {
             Decoded::Object(object) if object.resource_version().is_empty() => {
                 Event::Skipped(Skipped::NoMetadata)
             }
-            Decoded::Object(object) => wrap(object),
+            Decoded::Object(object) => {
+                if let Some(bases) = self.bases.as_ref().filter(|_| event == EventType::Deleted) {
+                    bases.remove(&object.key());
+                }
+                wrap(object)
+            }
             Decoded::Undecodable(undecodable) => Event::Undecodable(undecodable),
             Decoded::Skipped(skipped) => Event::Skipped(skipped),
-        })
+            Decoded::Elsewhere => return Ok(None),
+        }))
+    }
+
+    /// A delta as the event that it stands for. One that cannot be applied ends the stream as if the
+    /// position were gone: the reflector reads the collection again.
+    fn delta(
+        &self,
+        line: &str,
+        bases: &Bases,
+        scratch: &mut String,
+    ) -> Result<Option<Event<K>>, Error> {
+        let delta = Delta::decode(line).map_err(|_| malformed("a line is not a delta"))?;
+        let text = match bases.apply(&delta) {
+            Ok(text) => text,
+            Err(mismatch) => {
+                let (kind, version) = (&self.kind, &delta.to);
+                tracing::warn!(kind, %version, %mismatch, "cannot apply a delta; reading again");
+                let message = format!("cannot apply a delta: {mismatch}");
+                return Ok(Some(Event::Error(StatusError::new(410, "Expired", &message))));
+            }
+        };
+        Ok(Some(match self.object(&text, scratch)? {
+            Decoded::Object(object) => Event::Modified(object),
+            Decoded::Undecodable(undecodable) => Event::Undecodable(undecodable),
+            Decoded::Skipped(skipped) => Event::Skipped(skipped),
+            Decoded::Elsewhere => return Ok(None),
+        }))
     }
 
     /// Decodes one item of a list.
@@ -95,15 +144,31 @@ impl<K: Cached> Decoder<K> {
         let kept = self.strip.apply(text, scratch);
         match K::decode(kept) {
             Ok(object) if object.name().is_empty() => Ok(Decoded::Skipped(Skipped::NoMetadata)),
+            Ok(object) if !self.is_here(&object) => Ok(Decoded::Elsewhere),
             Ok(object) => {
                 self.sizes.add::<K>(kept);
+                if let Some(bases) = &self.bases {
+                    bases.keep(&object, kept.len() == text.len());
+                }
                 Ok(Decoded::Object(object))
             }
             Err(error) => Ok(match isolate(text, &error)? {
-                Isolated::Undecodable(undecodable) => Decoded::Undecodable(undecodable),
+                Isolated::Undecodable(undecodable) => {
+                    if let Some(bases) = &self.bases {
+                        bases.remove(&undecodable.key);
+                    }
+                    Decoded::Undecodable(undecodable)
+                }
                 Isolated::Skipped => Decoded::Skipped(Skipped::NoMetadata),
             }),
         }
+    }
+
+    fn is_here(&self, object: &K) -> bool {
+        let is_in = |shard: &ShardSelector| {
+            shard.includes(object.uid(), object.namespace().unwrap_or_default())
+        };
+        self.shard.as_ref().is_none_or(is_in)
     }
 
     /// The kind of an object, if it is not the expected one.
@@ -230,16 +295,19 @@ mod tests {
 
     fn decoder<K>() -> Decoder<K> {
         Decoder {
+            shard: None,
             strip: Strip { managed_fields: true, ..Strip::default() },
             kind: "Pod".into(),
             api_version: "v1".into(),
             sizes: Arc::default(),
+            bases: None,
             object: PhantomData,
         }
     }
 
     fn event(frame: &str) -> Result<Event<Pod>, Error> {
-        decoder().event(frame.as_bytes(), &mut String::new())
+        let event = decoder().event(frame.as_bytes(), &mut String::new());
+        event.map(|event| event.expect("there are no shards"))
     }
 
     const POD: &str = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"n","resourceVersion":"5","managedFields":[{"manager":"m"}]}}"#;

@@ -14,6 +14,8 @@ mod transform;
 mod calls;
 mod controller;
 mod leader;
+mod shards;
+mod deltas;
 mod recorder;
 mod manager;
 mod reflector;

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures::StreamExt;
+use headwater_store::embedded::verify_on;
 use headwater_store::store::FIRST;
 use headwater_store::{
-    Action, Change, Embedded, EmbeddedOptions, Error, Guard, Key, Op, Range, Revision, Store,
-    StoreCondition, Write,
+    Action, Change, Embedded, EmbeddedOptions, Error, Guard, Key, Op, Range, Record, Revision,
+    Store, StoreCondition, Write,
 };
 use headwater_testkit::contract;
 use headwater_testkit::model::Model;
@@ -192,7 +193,7 @@ fn a_power_failure_during_the_start_after_a_kill_loses_nothing() {
             replay.step(done);
             let Some(point) = points.step(done) else { continue };
             let killed = replay.crash(Kept::Everything);
-            drop(open(&killed).unwrap());
+            let shown = show(&open(&killed).unwrap(), &killed);
             let mut replay = replay.clone();
             for (later, done) in killed.history().iter().enumerate() {
                 replay.step(done);
@@ -200,13 +201,74 @@ fn a_power_failure_during_the_start_after_a_kill_loses_nothing() {
                 for kept in [Kept::Nothing, Kept::Some(seed), Kept::Files(seed)] {
                     let what = format!("killed after operation {now} ({point:?})");
                     let _context = Context(format!("{what}, cut after {later}, {kept:?} kept"));
-                    check(&run, now + 1, &replay.crash(kept)).await;
+                    let left = replay.crash(kept);
+                    if later + 1 >= shown.start {
+                        check_shown(&left.copy(), &shown).await;
+                    }
+                    check(&run, now + 1, &left).await;
                     images += 1;
                 }
             }
         }
         assert!(images > 500, "only {images} images");
     });
+}
+
+/// C9
+#[test]
+fn a_crash_during_a_salvage_loses_nothing_that_it_can_read() {
+    let mut run = Run::new();
+    contract::run(run.work(9, 60));
+    contract::run(async {
+        let mut replay = Replay::default();
+        run.disk.history().iter().for_each(|done| replay.step(done));
+        for done in damage(&replay.crash(Kept::Everything)) {
+            replay.step(&done);
+        }
+        let damaged = replay.crash(Kept::Everything);
+        let salvaged = state(&salvage(&damaged)).await;
+        assert!(!salvaged.is_empty());
+        for (now, done) in damaged.history().iter().enumerate() {
+            replay.step(done);
+            let seed = now as u64;
+            for kept in [Kept::Nothing, Kept::Everything, Kept::Some(seed), Kept::Files(seed)] {
+                let _context = Context(format!("after operation {now}, {kept:?} kept"));
+                let left = replay.crash(kept);
+                let store = open(&left).unwrap_or_else(|_| salvage(&left));
+                assert_eq!(state(&store).await, salvaged);
+            }
+        }
+    });
+}
+
+/// Flips a bit of a row in the first segment where it is noticed.
+fn damage(disk: &TestDisk) -> [Done; 2] {
+    let names = disk.names();
+    let name = names.iter().find(|name| name.ends_with(".seg")).unwrap();
+    let content = disk.file(name);
+    let inode = disk.inode(name);
+    let flips = (0..content.len()).step_by(50).map(|at| (at, content[at] ^ 1));
+    let noticed = flips.map(|(at, byte)| {
+        let mut damaged = content.clone();
+        damaged[at] = byte;
+        (Done::Wrote { inode, offset: at as u64, data: vec![byte] }, damaged)
+    });
+    let mut noticed = noticed.filter(|(_, damaged)| {
+        let copy = disk.copy();
+        copy.put_file(name, damaged.clone());
+        verify_on(&copy).is_err_and(|error| error.to_string().contains("/c/"))
+    });
+    let (wrote, _) = noticed.next().unwrap();
+    [wrote, Done::Synced { inode }]
+}
+
+fn salvage(disk: &TestDisk) -> Embedded {
+    let options = EmbeddedOptions { salvage: true, ..options() };
+    Embedded::open_on(Arc::new(disk.clone()), options).unwrap()
+}
+
+async fn state(store: &Embedded) -> Vec<Record> {
+    store.range(Range::default()).await.unwrap().records
 }
 
 #[test]
@@ -270,14 +332,18 @@ struct Shown {
     end: usize,
 }
 
+fn show(store: &Embedded, disk: &TestDisk) -> Shown {
+    let StoreCondition { revision, compacted, .. } = store.condition();
+    Shown { revision, compacted, start: disk.now(), end: disk.now() }
+}
+
 /// Starts a store, reads it, then writes.
 async fn show_and_write(disk: &TestDisk) -> Shown {
     let store = open(disk).unwrap();
-    let StoreCondition { revision, compacted, .. } = store.condition();
-    let start = disk.now();
+    let shown = show(&store, disk);
     let put = Action::Put { value: vec![b'x'; 2_000].into(), ttl: None };
     store.commit(Write::one(Key::new("/after"), Guard::Absent, put)).await.unwrap();
-    Shown { revision, compacted, start, end: disk.now() }
+    Shown { end: disk.now(), ..shown }
 }
 
 async fn check_shown(left: &TestDisk, shown: &Shown) {

@@ -150,6 +150,10 @@ impl TestDisk {
         state.files[state.names[name]].clone()
     }
 
+    pub(crate) fn inode(&self, name: &str) -> usize {
+        self.lock().names[name]
+    }
+
     pub(crate) fn put_file(&self, name: &str, content: Vec<u8>) {
         let mut state = self.lock();
         let inode = state.inode(name);

@@ -284,25 +284,22 @@ fn files(dir: &Path, suffix: &str) -> Vec<String> {
 #[test]
 fn the_revision_does_not_go_back_when_the_newest_row_is_cleaned_away() {
     let disk = TestDisk::default();
-    let options = EmbeddedOptions { segment_bytes: 8 << 10, ..EmbeddedOptions::default() };
-    let open =
-        |disk: &TestDisk| Embedded::open_on(Arc::new(disk.clone()), options.clone()).unwrap();
+    // Every frame has a segment of its own.
+    let options = EmbeddedOptions { segment_bytes: 1, ..EmbeddedOptions::default() };
+    let open = || Embedded::open_on(Arc::new(disk.clone()), options.clone()).unwrap();
     contract::run(async {
-        let (store, key) = (open(&disk), Key::new("/g/a"));
+        let (store, key) = (open(), Key::new("/g/a"));
         let put = || Action::Put { value: "1".into(), ttl: None };
         let at = store.commit(Write::one(key.clone(), Guard::Absent, put())).await.unwrap().last;
         let delete = Write::one(key.clone(), Guard::At(at), Action::Delete);
         let deleted = store.commit(delete).await.unwrap().last;
+        let segment = disk.names().into_iter().rfind(|name| name.ends_with(".seg")).unwrap();
         store.compact(deleted).await.unwrap();
-        // A killed store continues in a new segment.
-        let killed = disk.copy();
-        drop(store);
-        let store = open(&killed);
-        while has(&killed, "00000001.seg") {
+        while has(&disk, &segment) {
             tokio::task::yield_now().await;
         }
         drop(store);
-        let store = open(&killed);
+        let store = open();
         assert_eq!(store.revision().await.unwrap(), deleted);
         let done = store.commit(Write::one(key, Guard::Absent, put())).await.unwrap();
         assert_eq!(done.last, deleted.next());
@@ -311,26 +308,35 @@ fn the_revision_does_not_go_back_when_the_newest_row_is_cleaned_away() {
 
 #[test]
 fn a_deletion_is_copied_while_an_older_row_of_its_key_is_in_another_segment() {
-    let disk = TestDisk::default();
     let options = EmbeddedOptions { segment_bytes: 32 << 10, ..EmbeddedOptions::default() };
     let open =
         |disk: &TestDisk| Embedded::open_on(Arc::new(disk.clone()), options.clone()).unwrap();
-    contract::run(async {
-        let (store, key, churn) = (open(&disk), Key::new("/z/a"), Key::new("/z/churn"));
-        let put = |size: usize| Action::Put { value: vec![7; size].into(), ttl: None };
-        let commit = async |key: &Key, guard: Guard, action: Action| {
-            store.commit(Write::one(key.clone(), guard, action)).await.unwrap().last
-        };
+    let commit = async |store: &Embedded, key: &Key, guard: Guard, action: Action| {
+        store.commit(Write::one(key.clone(), guard, action)).await.unwrap().last
+    };
+    let put = |size: usize| Action::Put { value: vec![7; size].into(), ttl: None };
+    let (key, others) = (Key::new("/z/a"), [0, 1, 2, 3, 4, 5, 6].map(|n| format!("/z/{n}")));
+    let check = async |restart: bool| {
+        let disk = TestDisk::default();
+        let mut store = open(&disk);
         // The first segment: the object, and others that stay.
-        let at = commit(&key, Guard::Absent, put(100)).await;
+        let at = commit(&store, &key, Guard::Absent, put(100)).await;
         for n in 0..3 {
-            commit(&Key::new(format!("/z/{n}")), Guard::Absent, put(8_000)).await;
+            commit(&store, &Key::new(format!("/z/stays/{n}")), Guard::Absent, put(8_000)).await;
         }
-        // The second one: the deletion, and rows that nobody needs.
-        commit(&key, Guard::At(at), Action::Delete).await;
-        let mut guard = Guard::Absent;
-        for _ in 0..12 {
-            guard = Guard::At(commit(&churn, guard, put(3_000)).await);
+        // The second one: the deletion, and rows that are needed for now.
+        commit(&store, &key, Guard::At(at), Action::Delete).await;
+        let mut there = Vec::new();
+        for key in &others {
+            there.push(commit(&store, &Key::new(key.as_str()), Guard::Absent, put(3_000)).await);
+        }
+        store.compact(store.revision().await.unwrap()).await.unwrap();
+        if restart {
+            drop(store);
+            store = open(&disk);
+        }
+        for (key, at) in others.iter().zip(there) {
+            commit(&store, &Key::new(key.as_str()), Guard::At(at), put(3_000)).await;
         }
         let newest = store.revision().await.unwrap();
         store.compact(newest).await.unwrap();
@@ -341,6 +347,11 @@ fn a_deletion_is_copied_while_an_older_row_of_its_key_is_in_another_segment() {
         let killed = open(&disk.copy());
         assert_eq!(killed.get(&key).await.unwrap(), None, "the object came back");
         assert_eq!(killed.revision().await.unwrap(), newest);
+    };
+    contract::run(async {
+        for restart in [false, true] {
+            check(restart).await;
+        }
     });
 }
 

@@ -9,6 +9,7 @@ mod event;
 mod log_file;
 mod policy;
 mod trail;
+mod webhook;
 mod writer;
 
 use std::io;
@@ -16,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use headwater_api::Clock;
+use headwater_cache::Cache;
 use http::Request;
 use tokio_util::sync::CancellationToken;
 
@@ -23,11 +25,14 @@ use event::{ObjectReference, RequestHead};
 pub use log_file::LogOptions;
 pub use policy::{InvalidPolicy, Level, Policy};
 pub(crate) use trail::Trail;
+use webhook::BatchSender;
+pub use webhook::{AuditWebhook, BatchOptions, UnusableWebhook};
 use writer::{Backends, Queue};
 
 use crate::answer::body::RequestBody;
 use crate::front::identity::{Identity, Peer};
 use crate::lock::lock;
+use crate::outgoing::Caller;
 use crate::request::authorize::Attributes;
 use crate::request::route::{Route, Target};
 use crate::system::metrics::Metrics;
@@ -39,6 +44,8 @@ pub struct AuditOptions {
     pub policy: Policy,
     /// The log file.
     pub log: Option<LogOptions>,
+    /// The program that receives events.
+    pub webhook: Option<AuditWebhook>,
 }
 
 /// Records requests. The default records nothing.
@@ -50,6 +57,8 @@ struct Recorder {
     clock: Arc<dyn Clock>,
     queue: Queue,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Sends to the webhook when the server runs.
+    batches: Mutex<Option<BatchSender>>,
 }
 
 impl Audit {
@@ -60,27 +69,27 @@ impl Audit {
         metrics: &Metrics,
     ) -> io::Result<Audit> {
         let log = options.log.map(log_file::LogFile::open).transpose()?;
-        let backends = Backends { log, webhook: None, clock: Arc::clone(&clock) };
+        let lost = metrics.audit_errors.with(&["webhook"]);
+        let buffer = options.webhook.map(|webhook| webhook::buffer(webhook, lost));
+        let (webhook, batches) = buffer.unzip();
+        let backends = Backends { log, webhook, clock: Arc::clone(&clock) };
         let (queue, thread) = Queue::start(backends, metrics)?;
-        let thread = Mutex::new(Some(thread));
-        Ok(Audit(Some(Arc::new(Recorder { policy: options.policy, clock, queue, thread }))))
+        let (thread, batches) = (Mutex::new(Some(thread)), Mutex::new(batches));
+        let policy = options.policy;
+        Ok(Audit(Some(Arc::new(Recorder { policy, clock, queue, thread, batches }))))
     }
 
-    /// Runs until the server stops, then waits until all events are written.
-    pub(crate) async fn run(self, stop: CancellationToken) {
-        stop.cancelled().await;
-        let Some(recorder) = self.0 else { return };
-        let flush = move || {
-            recorder.queue.stop();
-            if let Some(thread) = lock(&recorder.thread).take()
-                && thread.join().is_err()
-            {
-                tracing::error!("the audit writer panicked");
+    /// Runs until the server stops, then waits until all events are written and sent.
+    pub(crate) async fn run(self, caller: &Caller, cache: &Cache, stop: CancellationToken) {
+        let Some(recorder) = self.0 else { return stop.cancelled().await };
+        let batches = lock(&recorder.batches).take();
+        let sending = async {
+            if let Some(batches) = batches {
+                batches.run(caller, cache, &stop).await;
             }
         };
-        if let Err(error) = tokio::task::spawn_blocking(flush).await {
-            tracing::error!(%error, "the last audit events may be lost");
-        }
+        // The writer ends at the stop, and with it the buffer of the webhook.
+        tokio::join!(sending, recorder.write_until(&stop));
     }
 
     /// Begins to record a request whose user is known; `None` if its credential is invalid. Returns
@@ -114,6 +123,24 @@ impl Audit {
         };
         let stages = trail::Stages::of(&demand);
         Some(Trail::begin(Arc::clone(recorder), head, stages))
+    }
+}
+
+impl Recorder {
+    /// Waits for the stop, and then until the thread has written everything.
+    async fn write_until(self: Arc<Self>, stop: &CancellationToken) {
+        stop.cancelled().await;
+        let flush = move || {
+            self.queue.stop();
+            if let Some(thread) = lock(&self.thread).take()
+                && thread.join().is_err()
+            {
+                tracing::error!("the audit writer panicked");
+            }
+        };
+        if let Err(error) = tokio::task::spawn_blocking(flush).await {
+            tracing::error!(%error, "the last audit events may be lost");
+        }
     }
 }
 

@@ -244,6 +244,20 @@ impl Caller {
         Ok(parsed.value)
     }
 
+    /// Posts JSON whose answer does not matter.
+    pub(crate) async fn send(
+        &self,
+        cache: &Cache,
+        place: &WebhookEndpoint,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<(), String> {
+        let path = place.path_with(timeout);
+        let message = Message { path: &path, body: Some(body) };
+        let answered = self.within(timeout, cache, place, message).await;
+        answered.map(drop).map_err(Failure::without_answer)
+    }
+
     /// The JSON document at an endpoint.
     pub(crate) async fn get(
         &self,

@@ -69,7 +69,11 @@ pub async fn start(store: Arc<dyn Store>, options: Options) -> Result<Running, E
     running.parts.spawn(async move { cacher.run(stop).await.map_err(Error::Cache) });
     running.run(|stop| server.clone().keep_live_resources(stop));
     running.run(|stop| server.clone().follow_definitions(stop));
-    running.run(|stop| server.audit().clone().run(stop));
+    let audited = server.clone();
+    running.run(|stop| async move {
+        let audit = audited.audit().clone();
+        audit.run(audited.caller(), audited.cache(), stop).await;
+    });
     running.run(|stop| server.clone().follow_roles(stop));
     running.is_first = server.bootstrap().await.map_err(Error::Bootstrap)?;
     running.run(|stop| server.clone().keep_flow_control(stop));

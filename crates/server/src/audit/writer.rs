@@ -10,13 +10,12 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use headwater_api::Clock;
 use headwater_api::metrics::Counter;
-use tokio::sync::mpsc;
 
 use super::event::AuditEvent;
 use super::log_file::LogFile;
+use super::webhook::EventSender;
 use crate::system::metrics::Metrics;
 
 /// Events in the queue.
@@ -45,7 +44,7 @@ enum Message {
 pub(super) struct Backends {
     pub(super) log: Option<LogFile>,
     /// Lines for the webhook.
-    pub(super) webhook: Option<mpsc::Sender<Bytes>>,
+    pub(super) webhook: Option<EventSender>,
     pub(super) clock: Arc<dyn Clock>,
 }
 
@@ -127,7 +126,7 @@ impl Writer {
             lines.push(b'\n');
         }
         if let Some(webhook) = &self.backends.webhook
-            && webhook.try_send(line.into()).is_err()
+            && !webhook.push(line)
         {
             self.webhook_errors.inc();
         }

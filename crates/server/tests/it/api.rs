@@ -13,7 +13,7 @@ use futures::StreamExt;
 use headwater_api::Clock;
 use headwater_cache::Options as CacheOptions;
 use headwater_json::{Value, json};
-use headwater_server::audit::{Audit, AuditOptions, LogOptions, Policy};
+use headwater_server::audit::{Audit, AuditOptions, AuditWebhook, LogOptions, Policy};
 use headwater_server::authenticator::Authenticator;
 use headwater_server::identity::{ClientCertificate, Identity, Peer, Transport};
 use headwater_server::metrics::Metrics;
@@ -88,7 +88,18 @@ impl Api {
             age_max: Duration::ZERO,
         };
         let policy = Policy::parse(policy.as_bytes()).unwrap();
-        let audit = AuditOptions { policy, log: Some(log) };
+        let audit = AuditOptions { policy, log: Some(log), webhook: None };
+        let store = Arc::new(Memory::default());
+        let (settings, cache) = (Settings::default(), CacheOptions::default());
+        let api = Api::with_audit(store, still(), settings, cache, Some(audit)).await;
+        api.create_namespace().await;
+        api
+    }
+
+    /// A new server with a namespace `ns` that sends its audit events to a webhook.
+    pub(crate) async fn audited_by(policy: &str, webhook: AuditWebhook) -> Api {
+        let policy = Policy::parse(policy.as_bytes()).unwrap();
+        let audit = AuditOptions { policy, log: None, webhook: Some(webhook) };
         let store = Arc::new(Memory::default());
         let (settings, cache) = (Settings::default(), CacheOptions::default());
         let api = Api::with_audit(store, still(), settings, cache, Some(audit)).await;

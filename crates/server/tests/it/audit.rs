@@ -1,10 +1,14 @@
 //! The audit log: what is recorded of which request (S8.20 to S8.22).
 
 use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use headwater_json::{Value, json};
+use headwater_server::audit::{AuditWebhook, BatchOptions};
 
 use crate::api::{Api, CMS, config_map};
+use crate::https::TestHttps;
 
 const SECRETS: &str = "/api/v1/namespaces/ns/secrets";
 
@@ -186,4 +190,76 @@ async fn a_full_disk_loses_events_and_fails_no_request() {
     api.stop().await;
     let lost = metrics.audit_errors.with(&["log"]).get();
     assert_eq!((metrics.audit_events.with(&[]).get(), lost), (2, 2));
+}
+
+const BATCHES: BatchOptions = BatchOptions {
+    buffer_max: 100,
+    events_max: 3,
+    wait_max: Duration::from_secs(3600),
+    backoff: Duration::from_millis(1),
+};
+
+/// A webhook that refuses the first `refused` calls and keeps the events of all others.
+async fn receiver(refused: usize) -> (TestHttps, Arc<Mutex<Vec<Value>>>) {
+    let received: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let (kept, left) = (Arc::clone(&received), Mutex::new(refused));
+    let https = TestHttps::start(|_| {
+        Box::new(move |_, list| {
+            let mut left = left.lock().unwrap();
+            if *left > 0 {
+                *left -= 1;
+                return (503, json!({}));
+            }
+            assert_eq!(
+                (&list["kind"], &list["apiVersion"]),
+                (&json!("EventList"), &json!("audit.k8s.io/v1"))
+            );
+            let events = list["items"].as_array().unwrap();
+            assert!((1..=3).contains(&events.len()), "{}", events.len());
+            kept.lock().unwrap().extend(events.iter().cloned());
+            (200, json!({}))
+        })
+    })
+    .await;
+    (https, received)
+}
+
+/// S8.20: events go to the webhook in batches; a failed batch is sent again, and at the stop the last
+/// events do not wait for others.
+#[tokio::test]
+async fn a_webhook_receives_every_event_in_batches() {
+    let (https, received) = receiver(2).await;
+    let directory = tempfile::tempdir().unwrap();
+    let webhook =
+        AuditWebhook::open(&https.kubeconfig(directory.path(), "/audit"), BATCHES).unwrap();
+    let api = Api::audited_by(POLICY, webhook).await;
+    api.config_maps(&["a", "b", "c", "d"]).await;
+    // A call that failed is repeated only while the server runs.
+    while received.lock().unwrap().len() < 3 {
+        tokio::task::yield_now().await;
+    }
+    let metrics = api.metrics.clone();
+    api.stop().await;
+    let received = received.lock().unwrap();
+    let names: Vec<&str> =
+        received.iter().filter_map(|event| event["objectRef"]["name"].as_str()).collect();
+    assert_eq!(names, ["a", "b", "c", "d"]);
+    assert_eq!(metrics.audit_errors.with(&["webhook"]).get(), 0);
+    // Three events, and the last; two calls were refused.
+    assert_eq!(https.count("/audit"), 4);
+}
+
+/// A webhook that does not answer delays and fails no request; the lost events are counted.
+#[tokio::test]
+async fn a_webhook_that_fails_loses_events_and_fails_no_request() {
+    let (https, received) = receiver(usize::MAX).await;
+    let directory = tempfile::tempdir().unwrap();
+    let webhook =
+        AuditWebhook::open(&https.kubeconfig(directory.path(), "/audit"), BATCHES).unwrap();
+    let api = Api::audited_by(POLICY, webhook).await;
+    api.config_maps(&["a", "b", "c", "d"]).await;
+    let metrics = api.metrics.clone();
+    api.stop().await;
+    assert!(received.lock().unwrap().is_empty());
+    assert_eq!(metrics.audit_errors.with(&["webhook"]).get(), 4);
 }

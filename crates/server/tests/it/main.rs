@@ -3,6 +3,7 @@
 
 mod api;
 mod scripted_store;
+mod https;
 mod paths;
 mod discovery;
 mod representation;

@@ -9,7 +9,7 @@ pub mod label;
 mod shard;
 mod structured;
 
-pub use field::FieldSelector;
+pub use field::{FieldSelector, WrittenTerm};
 pub use label::LabelSelector;
 pub use shard::{ShardField, ShardSelector};
 pub use structured::{LabelExpression, StructuredSelector};

@@ -11,6 +11,7 @@ use headwater_server::pki::Pki;
 mod address;
 mod audit;
 mod authentication;
+mod authorization;
 mod controllers;
 mod etcd;
 mod kubeconfig;
@@ -19,6 +20,7 @@ mod quantity;
 
 pub(crate) use audit::AuditFlags;
 pub(crate) use authentication::AuthenticationFlags;
+pub(crate) use authorization::AuthorizationFlags;
 pub(crate) use controllers::{ControllerFlags, ControllersFlags};
 pub(crate) use etcd::{EtcdFlags, StoreKind};
 pub(crate) use kubeconfig::KubeconfigFlags;
@@ -226,6 +228,9 @@ pub(crate) struct ServeFlags {
 
     #[command(flatten)]
     pub(crate) authentication: AuthenticationFlags,
+
+    #[command(flatten)]
+    pub(crate) authorization: AuthorizationFlags,
 
     #[command(flatten)]
     pub(crate) etcd: EtcdFlags,

@@ -65,6 +65,7 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
 
     let engine = Engine::open(&flags, paths.data.as_deref(), clock.clone()).await?;
     let metrics = Metrics::new();
+    let authorization = flags.authorization.open(&metrics)?;
     let given = flags.certificates.take();
     let credentials = Credentials::open(&flags, &paths, &metrics)?;
     let mut certificates = Certificates::open(&flags, given, &paths, clock.clone())?;
@@ -99,6 +100,7 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
         store,
         Options {
             authenticator: credentials.authenticator,
+            authorization: authorization.authorization,
             clock,
             metrics,
             descriptions: descriptions(),
@@ -111,6 +113,9 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     )
     .await?;
     if let Some(file) = credentials.token_file {
+        running.run(|stop| file.run(stop));
+    }
+    if let Some(file) = authorization.file {
         running.run(|stop| file.run(stop));
     }
     if let Some(file) = credentials.authentication_file {

@@ -17,6 +17,8 @@ mod limits;
 pub(crate) mod matching;
 mod mutate;
 mod namespaces;
+mod node_labels;
+pub(crate) mod node_restriction;
 mod nodes;
 mod observed;
 mod owners;
@@ -30,6 +32,7 @@ mod system;
 mod validation;
 mod webhook;
 
+use authority::UserChecks;
 use extensions::{Compiled, Extensions};
 use headwater_api::Status;
 use headwater_api::options::WriteOptions;
@@ -103,6 +106,8 @@ enum Run {
 /// Steps that need the request. Objects that the server itself writes skip them.
 #[derive(Clone, Copy)]
 enum RequestStep {
+    /// What the kubelet of a node may write.
+    NodeRestriction,
     /// Records the fields of a new object that its creator manages.
     OriginalObject,
     /// Mutating policies, then mutating webhooks.
@@ -135,6 +140,7 @@ const STEPS: &[AdmissionStep] = {
     }
     &[
         own(Mutate, "NamespaceLifecycle", &namespaces::Lifecycle),
+        request(Mutate, "NodeRestriction", R::NodeRestriction),
         own(Mutate, "Defaults", &system::SystemDefaults),
         own(Mutate, "NamespaceLabels", &namespaces::NamespaceLabels),
         request(Mutate, "ManagedFields", R::OriginalObject),
@@ -227,8 +233,9 @@ pub(crate) async fn admit(attempt: Attempt<'_>, origin: Origin<'_>) -> Result<Ad
     let shown = extensions.as_ref().map(|_| request::write_options(operation, options));
     let name = extensions.as_ref().map(|_| meta(attempt.new, "name").to_owned());
     let (kind, name) = (attempt.kind, name.unwrap_or_default());
+    let checks = UserChecks::new(backend.access(), &call.identity);
     let asked = AdmissionRequest {
-        access: backend.access(),
+        checks: &checks,
         call,
         kind,
         namespace: namespace_of(kind, attempt.namespace, &name),
@@ -286,6 +293,7 @@ impl Pass<'_> {
         let Origin { backend, admission, call, .. } = self.origin;
         let attempt = &mut self.attempt;
         match (step, self.extensions) {
+            (RequestStep::NodeRestriction, _) => node_restriction::check(attempt, &call.identity)?,
             (RequestStep::OriginalObject, _) => self.remember_untouched()?,
             (RequestStep::MutatingExtensions, Some(extensions)) => {
                 let warnings = &mut self.warnings;
@@ -402,8 +410,9 @@ pub(crate) async fn admit_removal(
     if removal.dry_run {
         options["dryRun"] = json!(["All"]);
     }
+    let checks = UserChecks::new(backend.access(), &call.identity);
     let asked = AdmissionRequest {
-        access: backend.access(),
+        checks: &checks,
         call,
         kind: removal.kind,
         namespace: namespace_of(removal.kind, removal.namespace, removal.name),

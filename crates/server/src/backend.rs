@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use crate::kinds::registry::Registry;
 use crate::kinds::versions::Converter;
 use crate::outgoing::Caller;
-use crate::request::authorize::AccessControl;
+use crate::request::authorize::{AccessControl, Authorization};
 use crate::system::metrics::Metrics;
 
 /// The store, cache, kinds and clock that requests use.
@@ -35,12 +35,14 @@ impl Backend {
         clock: Arc<dyn Clock>,
         metrics: Metrics,
         caller: Caller,
+        authorization: Authorization,
     ) -> Backend {
-        let converter =
-            Converter { cache: cache.clone(), metrics: metrics.clone(), caller: Arc::new(caller) };
+        let caller = Arc::new(caller);
+        let access = AccessControl::new(&cache, authorization, Arc::clone(&caller), &metrics);
+        let converter = Converter { cache: cache.clone(), metrics: metrics.clone(), caller };
         Backend {
             store: Arc::clone(cache.store()),
-            access: Arc::new(AccessControl::new(&cache)),
+            access: Arc::new(access),
             cache,
             registry: ArcSwap::from_pointee(registry),
             clock,

@@ -60,6 +60,7 @@ pub use front::{
 pub use kinds::openapi;
 pub use kinds::registry::{self, Registry};
 pub use outgoing::Loopback;
+pub use request::authorize::{self as authorization, Authorization};
 pub use request::flow::limits::Limits;
 pub use request::route;
 pub use server::{Options, Server, Settings};

@@ -6,7 +6,7 @@
 
 pub mod route;
 pub(crate) mod call;
-pub(crate) mod authorize;
+pub mod authorize;
 pub(crate) mod impersonate;
 pub(crate) mod flow;
 pub(crate) mod decode;

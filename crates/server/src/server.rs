@@ -25,6 +25,7 @@ use crate::kinds::openapi::{Descriptions, Documents};
 use crate::kinds::registry::{Registry, Served};
 use crate::live::LiveResources;
 use crate::outgoing::{Caller, Loopback};
+use crate::request::authorize::Authorization;
 use crate::request::flow::FlowControl;
 use crate::request::flow::limits::{Limits, StreamLimits};
 use crate::request::observe;
@@ -37,6 +38,8 @@ use crate::work::WorkPool;
 pub struct Options {
     /// Determines who sent a request.
     pub authenticator: Authenticator,
+    /// Decides who may send it.
+    pub authorization: Authorization,
     /// Signs the tokens of service accounts.
     pub issuer: Issuer,
     /// The clock that requests see.
@@ -60,6 +63,7 @@ impl Options {
     pub fn new(issuer: Issuer) -> Options {
         Options {
             authenticator: Authenticator::new(Tokens::default()),
+            authorization: Authorization::default(),
             issuer,
             clock: Arc::new(SystemClock),
             metrics: Metrics::new(),
@@ -138,6 +142,7 @@ impl Server {
     pub(crate) fn new(cache: Cache, options: Options) -> Result<Server, headwater_cache::Error> {
         let Options { authenticator, issuer, clock, metrics, descriptions, backup, .. } = options;
         let (settings, audit) = (options.settings, options.audit);
+        let authorization = options.authorization;
         let builtin = Registry::new(kind::builtin());
         define(&cache, &builtin)?;
         let resources = LiveResources::new(&clock);
@@ -156,7 +161,7 @@ impl Server {
             documents: Documents::new(descriptions, &metrics),
             admission: Admission::new(&cache),
             definitions: tokio::sync::Mutex::new(Definitions::new(registry.clone())),
-            backend: Backend::new(cache, registry, clock, metrics, caller),
+            backend: Backend::new(cache, registry, clock, metrics, caller, authorization),
             authenticator,
             settings,
             backup,

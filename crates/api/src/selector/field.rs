@@ -33,6 +33,17 @@ struct Term {
     absent: Name,
 }
 
+/// A term of a selector whose field is not resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenTerm {
+    /// The field.
+    pub label: String,
+    /// Whether it must have the value, or must not.
+    pub equal: bool,
+    /// The value, without escapes.
+    pub value: String,
+}
+
 /// The part of an object that contains a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Place {
@@ -63,6 +74,12 @@ impl FieldSelector {
     /// Parses a selector for objects of `kind`; an error is a complete response.
     pub fn parse(text: &str, kind: &Kind) -> Result<FieldSelector, Status> {
         Unresolved::parse(text)?.resolve(kind, kind)
+    }
+
+    /// The terms of a selector as it is written, for readers that know no kind.
+    pub fn written_terms(text: &str) -> Result<Vec<WrittenTerm>, Status> {
+        let terms = Unresolved::parse(text)?.terms.into_iter();
+        Ok(terms.map(|(label, equal, value)| WrittenTerm { label, equal, value }).collect())
     }
 
     /// Whether it selects everything.

@@ -135,6 +135,18 @@ impl Requirement {
         &self.key
     }
 
+    /// The operator of a `LabelSelectorRequirement` and its values; `None` for a comparison of numbers,
+    /// which has none.
+    pub fn operator(&self) -> Option<(&'static str, &[Box<str>])> {
+        match &self.condition {
+            Condition::Exists => Some(("Exists", &[])),
+            Condition::Absent => Some(("DoesNotExist", &[])),
+            Condition::In(values) => Some(("In", values)),
+            Condition::NotIn(values) => Some(("NotIn", values)),
+            Condition::Greater(_) | Condition::Less(_) => None,
+        }
+    }
+
     fn allows(&self, value: Option<&str>) -> bool {
         match (&self.condition, value) {
             (Condition::Exists, value) => value.is_some(),

@@ -11,12 +11,10 @@ use super::pods::{is_new_pod, spec};
 use super::{Admit, Attempt};
 use crate::object::tree;
 use crate::random::generate_name;
+use crate::request::authorize::node::references::MIRROR;
 
 /// The account of pods that name none.
 const ACCOUNT: &str = "default";
-
-/// The annotation of mirror pods, which a node runs on its own: their spec must not change.
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The name prefix of token volumes.
 const VOLUME: &str = "kube-api-access-";
@@ -32,6 +30,7 @@ pub(super) struct Account;
 
 impl Admit for Account {
     fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
+        // A node runs a mirror pod on its own; its spec must not change.
         let is_mirror = attempt.new["metadata"]["annotations"].get(MIRROR).is_some();
         if !is_new_pod(attempt) || is_mirror {
             return Ok(());

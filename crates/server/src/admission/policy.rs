@@ -145,6 +145,36 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// Has all questions to authorization webhooks answered before the evaluation that counts.
+    async fn settle(&self, setting: &Setting<'_>) {
+        let checks = setting.asked.checks;
+        while checks.may_wait() {
+            self.evaluate_all(setting);
+            if !checks.answer_open().await {
+                return;
+            }
+        }
+    }
+
+    /// Evaluates every expression, without an effect.
+    fn evaluate_all<'a>(&'a self, setting: &Setting<'a>) {
+        let mut budget = Budget::new(OBJECT_COST_MAX);
+        let variables = setting.with_own(self, &mut budget);
+        if !matches!(self.conditions.judge(&variables), Verdict::Holds) {
+            return;
+        }
+        let checks = self.checks.iter().flat_map(|check| {
+            check.program.as_ref().ok().into_iter().chain(&check.message_expression)
+        });
+        let mutations = self.mutations.iter().filter_map(|mutation| mutation.program.as_ref().ok());
+        for program in checks.chain(mutations) {
+            // An error shows in the evaluation that counts.
+            let _ = run(program, &variables, &mut budget);
+        }
+    }
+}
+
 impl Check {
     fn read(check: &Value, known: &Environment<'_>) -> Check {
         let message = &check["messageExpression"];
@@ -386,6 +416,7 @@ pub(super) async fn validate(
                 namespace: &namespace,
                 parameters,
             };
+            bound.policy.settle(&setting).await;
             bound.judge(&setting, asked, &backend.metrics().admission, warnings)?;
         }
     }
@@ -534,6 +565,7 @@ impl Bound {
             let seen = seen.map_err(|status| status.message)?;
             let request = describe(asked, &seen);
             let setting = Setting { asked, seen: &seen, request: &request, namespace, parameters };
+            self.policy.settle(&setting).await;
             let variables = setting.with_own(&self.policy, &mut budget);
             match self.policy.conditions.judge(&variables) {
                 Verdict::Holds => {}

@@ -7,19 +7,20 @@ use headwater_api::options::{FieldValidation, WriteOptions};
 use headwater_json::{Map, Value, json};
 use headwater_schema::managed;
 
+use super::authority::UserChecks;
 use crate::backend::Backend;
 use crate::front::identity::Identity;
 use crate::kinds::registry::Served;
 use crate::kinds::versions;
 use crate::kinds::versions::from_storage;
 use crate::random;
-use crate::request::authorize::AccessControl;
 use crate::request::call::Call;
 
 /// A request in admission: the user, the operation and the object.
 #[derive(Clone, Copy)]
 pub(crate) struct AdmissionRequest<'a> {
-    pub(crate) access: &'a Arc<AccessControl>,
+    /// The authorization checks of expressions.
+    pub(crate) checks: &'a Arc<UserChecks>,
     pub(crate) call: &'a Call,
     pub(crate) kind: &'a Served,
     pub(crate) namespace: &'a str,

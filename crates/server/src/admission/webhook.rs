@@ -108,7 +108,14 @@ impl Hook {
         let seen = Versioned::new(backend, &kind, new, old).await?;
         let request = describe(asked, &seen);
         let (metrics, name) = (&backend.metrics().admission, self.name.as_str());
-        match self.conditions.judge(&matching::variables(asked, &seen, &request)) {
+        let variables = matching::variables(asked, &seen, &request);
+        let verdict = loop {
+            let verdict = self.conditions.judge(&variables);
+            if !asked.checks.answer_open().await {
+                break verdict;
+            }
+        };
+        match verdict {
             Verdict::Holds => Ok(Some(kind)),
             Verdict::Fails => {
                 metrics.excluded(name, "webhook", labels);

@@ -271,5 +271,11 @@ pub(crate) fn organizations(encoded: &str) -> Option<Vec<String>> {
     Some(ParsedRequest::read(&pem).ok()?.organizations)
 }
 
+/// The common name in the subject of a request (PEM in base64); `None` if it cannot be read.
+pub(crate) fn common_name(encoded: &str) -> Option<String> {
+    let pem = STANDARD.decode(encoded).ok()?;
+    Some(ParsedRequest::read(&pem).ok()?.common_name)
+}
+
 #[cfg(test)]
 mod tests;

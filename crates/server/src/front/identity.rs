@@ -17,6 +17,10 @@ pub const AUTHENTICATED: &str = "system:authenticated";
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The user of requests without a credential.
 pub const ANONYMOUS: &str = "system:anonymous";
+/// The group of the kubelets of nodes.
+pub const NODES: &str = "system:nodes";
+/// The prefix of the names of kubelets; the name of their node follows.
+pub const NODE_PREFIX: &str = "system:node:";
 /// The group that may do everything.
 pub const MASTERS: &str = "system:masters";
 
@@ -61,6 +65,11 @@ impl Identity {
     /// Whether no credential was presented.
     pub fn is_anonymous(&self) -> bool {
         self.user == ANONYMOUS
+    }
+
+    /// The name of the node whose kubelet this user is; `None` for all other users.
+    pub fn node(&self) -> Option<&str> {
+        self.user.strip_prefix(NODE_PREFIX).filter(|_| self.is_in(NODES))
     }
 
     /// Whether the user belongs to a group.

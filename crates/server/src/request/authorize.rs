@@ -1,134 +1,34 @@
 //! Authorization: whether a user may send a request.
 //!
 //! River: route → **authorize** → handler; before the body is read (R48). Requests, reviews,
-//! impersonation, admission and CEL expressions all ask [`AccessControl::decide`]. Members of
-//! `system:masters` may do everything; then the authorizers are asked in order, and the first that
-//! has an opinion decides (S8.9, S8.10).
+//! impersonation, admission and CEL expressions all ask [`AccessControl`]. Members of `system:masters`
+//! may do everything; then the configured authorizers are asked in order, and the first that has an
+//! opinion decides (S8.9, S8.10, S8.24).
 
+pub mod configuration;
+pub mod file;
+mod followed;
+pub(crate) mod node;
+mod question;
 pub(crate) mod rbac;
+mod webhook;
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
 use headwater_api::Status;
-use headwater_api::query::Query;
 use headwater_cache::Cache;
 
 use crate::answer::status;
 use crate::front::identity::{Identity, MASTERS};
-use crate::request::route::{Route, Target, Verb};
+use crate::outgoing::Caller;
+use crate::system::metrics::Metrics;
+use configuration::{AuthorizationConfiguration, InvalidAuthorization};
+use node::NodeAuthorizer;
+pub(crate) use question::{AccessDecision, AccessOpinion, AccessRequest, Attributes};
 use rbac::Rbac;
 use rbac::rule::PolicyRule;
-
-/// The attributes of a request that authorization reads (S8.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Attributes<'a> {
-    /// A request for a non-resource path.
-    Path { verb: &'a str, path: &'a str },
-    /// A request for a resource.
-    Resource {
-        verb: &'a str,
-        group: &'a str,
-        resource: &'a str,
-        subresource: &'a str,
-        namespace: &'a str,
-        name: &'a str,
-    },
-}
-
-impl<'a> Attributes<'a> {
-    /// The attributes of a routed request.
-    pub(crate) fn of(route: &'a Route) -> Attributes<'a> {
-        let verb = route.verb.as_str();
-        match &route.target {
-            Target::Path(_) | Target::Invalid(_) => Attributes::Path { verb, path: &route.path },
-            Target::Resource(resource) => Attributes::Resource {
-                verb,
-                group: &resource.kind.group,
-                resource: &resource.kind.plural,
-                subresource: &resource.subresource,
-                namespace: &resource.namespace,
-                name: match resource.name.as_str() {
-                    "" => &route.selected_name,
-                    name => name,
-                },
-            },
-            Target::Missing { group, resource, subresource, namespace, name, .. } => {
-                Attributes::Resource { verb, group, resource, subresource, namespace, name }
-            }
-        }
-    }
-
-    /// The namespace; empty for all namespaces and for what has none.
-    pub(crate) fn namespace(&self) -> &'a str {
-        match self {
-            Attributes::Path { .. } => "",
-            Attributes::Resource { namespace, .. } => namespace,
-        }
-    }
-}
-
-/// A question to the authorizers: attributes, and what only some authorizers read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AccessRequest<'a> {
-    pub(crate) attributes: Attributes<'a>,
-    /// The version of the API; `*` if it does not matter.
-    pub(crate) version: &'a str,
-    /// The selectors of a list, watch or deletecollection, as the client wrote them.
-    pub(crate) field_selector: &'a str,
-    pub(crate) label_selector: &'a str,
-}
-
-impl<'a> AccessRequest<'a> {
-    /// A question without selectors.
-    pub(crate) fn about(attributes: Attributes<'a>) -> AccessRequest<'a> {
-        AccessRequest { attributes, version: "*", field_selector: "", label_selector: "" }
-    }
-
-    /// The question about a routed request.
-    pub(crate) fn of(route: &'a Route, query: &'a Query) -> AccessRequest<'a> {
-        let attributes = Attributes::of(route);
-        let Target::Resource(resource) = &route.target else {
-            return AccessRequest::about(attributes);
-        };
-        let selects = matches!(route.verb, Verb::List | Verb::Watch | Verb::DeleteCollection)
-            && !resource.legacy_watch;
-        let selector = |name| if selects { query.text(name) } else { "" };
-        AccessRequest {
-            attributes,
-            version: &resource.kind.version,
-            field_selector: selector("fieldSelector"),
-            label_selector: selector("labelSelector"),
-        }
-    }
-}
-
-/// What authorization concludes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AccessOpinion {
-    Allowed,
-    /// Denied, whatever later authorizers say.
-    Denied,
-    /// No authorizer allows it.
-    None,
-}
-
-/// The result of a question.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AccessDecision {
-    pub(crate) opinion: AccessOpinion,
-    /// Why; may be empty.
-    pub(crate) reason: String,
-    /// What went wrong meanwhile; may be empty.
-    pub(crate) error: String,
-}
-
-impl AccessDecision {
-    fn new(opinion: AccessOpinion, reason: impl Into<String>) -> AccessDecision {
-        AccessDecision { opinion, reason: reason.into(), error: String::new() }
-    }
-
-    pub(crate) fn is_allowed(&self) -> bool {
-        self.opinion == AccessOpinion::Allowed
-    }
-}
+use webhook::AuthorizationWebhook;
 
 /// The rules of a user, as far as the authorizers can list them.
 pub(crate) struct ListedRules {
@@ -145,15 +45,90 @@ enum Reason {
     Unused,
 }
 
-/// The authorizers of a server, in order.
+/// One authorizer.
+#[derive(Debug)]
+enum Authorizer {
+    AlwaysAllow,
+    AlwaysDeny,
+    Node,
+    Rbac,
+    Webhook(Box<AuthorizationWebhook>),
+}
+
+/// The authorizers in force, in order. Cheap to clone; all clones see a reload.
+#[derive(Clone, Debug)]
+pub struct Authorization(Arc<ArcSwap<Vec<Authorizer>>>);
+
+impl Default for Authorization {
+    /// Nodes, then roles.
+    fn default() -> Authorization {
+        Authorization(Arc::new(ArcSwap::from_pointee(vec![Authorizer::Node, Authorizer::Rbac])))
+    }
+}
+
+impl Authorization {
+    /// The authorizers of a configuration.
+    pub fn new(
+        configuration: AuthorizationConfiguration,
+    ) -> Result<Authorization, InvalidAuthorization> {
+        let authorization = Authorization::default();
+        authorization.replace(configuration)?;
+        Ok(authorization)
+    }
+
+    fn replace(&self, new: AuthorizationConfiguration) -> Result<(), InvalidAuthorization> {
+        self.0.store(Arc::new(new.authorizers()?));
+        Ok(())
+    }
+}
+
+/// What authorizers decide with.
 pub(crate) struct AccessControl {
+    authorization: Authorization,
     rbac: Rbac,
+    nodes: NodeAuthorizer,
+    cache: Cache,
+    caller: Arc<Caller>,
+    metrics: Metrics,
+}
+
+/// What the authorizers without an opinion said.
+#[derive(Default)]
+struct Abstentions {
+    reasons: Vec<String>,
+    errors: Vec<String>,
+}
+
+impl Abstentions {
+    fn add(&mut self, decision: AccessDecision) {
+        let AccessDecision { reason, error, .. } = decision;
+        self.reasons.extend((!reason.is_empty()).then_some(reason));
+        self.errors.extend((!error.is_empty()).then_some(error));
+    }
+
+    fn decision(self) -> AccessDecision {
+        let mut decision = AccessDecision::new(AccessOpinion::None, self.reasons.join("\n"));
+        decision.error = joined(&self.errors);
+        decision
+    }
 }
 
 impl AccessControl {
-    /// Decides by the roles and bindings in the cache.
-    pub(crate) fn new(cache: &Cache) -> AccessControl {
-        AccessControl { rbac: Rbac::new(cache) }
+    /// Decides by the roles, bindings and pods in the cache, and by webhooks.
+    pub(crate) fn new(
+        cache: &Cache,
+        authorization: Authorization,
+        caller: Arc<Caller>,
+        metrics: &Metrics,
+    ) -> AccessControl {
+        AccessControl {
+            authorization,
+            rbac: Rbac::new(cache),
+            nodes: NodeAuthorizer::new(cache),
+            cache: cache.clone(),
+            caller,
+            metrics: metrics.clone(),
+        }
     }
 
     /// The roles and bindings.
@@ -167,7 +142,7 @@ impl AccessControl {
         identity: &Identity,
         request: &AccessRequest<'_>,
     ) -> AccessDecision {
-        self.decision(identity, request, Reason::Unused)
+        self.decision(identity, request, Reason::Unused).await
     }
 
     /// The same with the reason of a grant, for reviews.
@@ -176,27 +151,63 @@ impl AccessControl {
         identity: &Identity,
         request: &AccessRequest<'_>,
     ) -> AccessDecision {
-        self.decision(identity, request, Reason::Shown)
+        self.decision(identity, request, Reason::Shown).await
     }
 
-    /// The same for callers that cannot wait.
+    /// The same for callers that cannot wait; `None` if a webhook has to be asked.
     pub(crate) fn explain_now(
         &self,
         identity: &Identity,
         request: &AccessRequest<'_>,
-    ) -> AccessDecision {
-        self.decision(identity, request, Reason::Shown)
+    ) -> Option<AccessDecision> {
+        if identity.is_in(MASTERS) {
+            return Some(AccessDecision::new(AccessOpinion::Allowed, ""));
+        }
+        let mut abstentions = Abstentions::default();
+        for authorizer in self.authorization.0.load().iter() {
+            let decision = self.decide_here(authorizer, identity, request, Reason::Shown)?;
+            if decision.opinion != AccessOpinion::None {
+                return Some(decision);
+            }
+            abstentions.add(decision);
+        }
+        Some(abstentions.decision())
+    }
+
+    /// Whether a decision may depend on a webhook.
+    pub(crate) fn has_webhooks(&self) -> bool {
+        let authorizers = self.authorization.0.load();
+        authorizers.iter().any(|authorizer| matches!(authorizer, Authorizer::Webhook(_)))
     }
 
     /// The rules of a user in a namespace.
     pub(crate) fn rules_of(&self, identity: &Identity, namespace: &str) -> ListedRules {
         let index = self.rbac.current();
-        let mut rules = index.rules_of(identity, namespace);
-        if identity.is_in(MASTERS) && rules.is_empty() {
-            rules.extend(PolicyRule::everything());
+        let mut listed =
+            ListedRules { rules: Vec::new(), is_incomplete: false, error: String::new() };
+        let mut errors = Vec::new();
+        for authorizer in self.authorization.0.load().iter() {
+            match authorizer {
+                Authorizer::AlwaysAllow => listed.rules.extend(PolicyRule::everything()),
+                Authorizer::AlwaysDeny => {}
+                Authorizer::Rbac => {
+                    listed.rules.extend(index.rules_of(identity, namespace));
+                    errors.extend(index.missing_roles(identity, namespace));
+                }
+                Authorizer::Node if identity.node().is_none() => {}
+                Authorizer::Node => {
+                    errors.push("node authorizer does not support user rule resolution".to_owned());
+                }
+                Authorizer::Webhook(_) => errors
+                    .push("webhook authorizer does not support user rule resolution".to_owned()),
+            }
         }
-        let missing = index.missing_roles(identity, namespace);
-        ListedRules { rules, is_incomplete: !missing.is_empty(), error: joined(&missing) }
+        if identity.is_in(MASTERS) && listed.rules.is_empty() {
+            listed.rules.extend(PolicyRule::everything());
+        }
+        listed.is_incomplete = !errors.is_empty();
+        listed.error = joined(&errors);
+        listed
     }
 
     /// Whether a user may do something without selectors.
@@ -217,7 +228,7 @@ impl AccessControl {
         }
     }
 
-    fn decision(
+    async fn decision(
         &self,
         identity: &Identity,
         request: &AccessRequest<'_>,
@@ -226,7 +237,53 @@ impl AccessControl {
         if identity.is_in(MASTERS) {
             return AccessDecision::new(AccessOpinion::Allowed, "");
         }
-        self.decide_by_roles(identity, &request.attributes, reason)
+        let mut abstentions = Abstentions::default();
+        // A reload during the request does not change its authorizers.
+        let authorizers = self.authorization.0.load_full();
+        for authorizer in authorizers.iter() {
+            let decision =
+                match (authorizer, self.decide_here(authorizer, identity, request, reason)) {
+                    (Authorizer::Webhook(webhook), _) => {
+                        let with = (&*self.caller, &self.cache, &self.metrics);
+                        Box::pin(webhook.decide(identity, request, with)).await
+                    }
+                    (Authorizer::Node, Some(refused)) if !refused.reason.is_empty() => {
+                        // The pod may have been bound so recently that the cache has not seen it. If the
+                        // store does not reply, the cached state decides.
+                        let _ = Box::pin(self.cache.consistent()).await;
+                        self.decide_here(authorizer, identity, request, reason).unwrap_or(refused)
+                    }
+                    (_, Some(decision)) => decision,
+                    (_, None) => continue,
+                };
+            if decision.opinion != AccessOpinion::None {
+                return decision;
+            }
+            abstentions.add(decision);
+        }
+        abstentions.decision()
+    }
+
+    /// The decision of one authorizer; `None` if it is a webhook.
+    fn decide_here(
+        &self,
+        authorizer: &Authorizer,
+        identity: &Identity,
+        request: &AccessRequest<'_>,
+        reason: Reason,
+    ) -> Option<AccessDecision> {
+        let abstains = |reason: String| AccessDecision::new(AccessOpinion::None, reason);
+        Some(match authorizer {
+            Authorizer::AlwaysAllow => AccessDecision::new(AccessOpinion::Allowed, ""),
+            Authorizer::AlwaysDeny => abstains("Everything is forbidden.".to_owned()),
+            Authorizer::Node => match self.nodes.decide(identity, request) {
+                Some(Ok(())) => AccessDecision::new(AccessOpinion::Allowed, ""),
+                Some(Err(why)) => abstains(why),
+                None => abstains(String::new()),
+            },
+            Authorizer::Rbac => self.decide_by_roles(identity, &request.attributes, reason),
+            Authorizer::Webhook(_) => return None,
+        })
     }
 
     fn decide_by_roles(

@@ -10,7 +10,9 @@ use headwater_api::Status;
 use http::{HeaderMap, HeaderName};
 
 use crate::answer::status;
-use crate::front::identity::{ANONYMOUS, AUTHENTICATED, Identity, UNAUTHENTICATED};
+use crate::front::identity::{
+    ANONYMOUS, AUTHENTICATED, Identity, NODE_PREFIX, NODES, UNAUTHENTICATED,
+};
 use crate::front::service_account;
 use crate::request::authorize::{AccessControl, AccessRequest, Attributes};
 
@@ -21,10 +23,6 @@ const EXTRA: &str = "impersonate-extra-";
 
 /// The group of the attributes that are not in the core group.
 const AUTHENTICATION: &str = "authentication.k8s.io";
-
-/// The name and the prefix of the users that are nodes.
-const NODE: &str = "system:node:";
-const NODES: &str = "system:nodes";
 
 /// The extra of a service account's token that names the node of its pod.
 const NODE_OF_POD: &str = "authentication.kubernetes.io/node-name";
@@ -177,7 +175,7 @@ impl Wanted {
     ) -> Option<ConstrainedMode> {
         for mode in self.modes(caller) {
             let verb = format!("impersonate:{}", mode.name());
-            let node = self.user.strip_prefix(NODE).unwrap_or_default();
+            let node = self.user.strip_prefix(NODE_PREFIX).unwrap_or_default();
             let parts = match mode {
                 ConstrainedMode::AssociatedNode => vec![IdentityPart::new("", "nodes", "*")],
                 ConstrainedMode::ArbitraryNode => vec![IdentityPart::new("", "nodes", node)],
@@ -213,7 +211,7 @@ impl Wanted {
     /// that they have, and nothing else can be asked for them.
     fn modes(&self, caller: &Identity) -> Vec<ConstrainedMode> {
         let is_plain = self.groups.is_empty() && self.uid.is_empty() && self.extra.is_empty();
-        if let Some(node) = self.user.strip_prefix(NODE) {
+        if let Some(node) = self.user.strip_prefix(NODE_PREFIX) {
             let own = caller.extra.get(NODE_OF_POD).map(Vec::as_slice);
             let is_own = matches!(own, Some([own]) if own == node)
                 && service_account::parts(&caller.user).is_some();
@@ -285,6 +283,9 @@ mod tests {
 
     use super::*;
     use crate::front::identity::MASTERS;
+    use crate::outgoing::{Caller, Loopback};
+    use crate::request::authorize::Authorization;
+    use crate::system::metrics::Metrics;
 
     fn headers(lines: &[&str]) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -299,7 +300,10 @@ mod tests {
     fn run(caller: Arc<Identity>, headers: &mut HeaderMap) -> Result<Arc<Identity>, Status> {
         let store = Arc::new(headwater_store::Memory::default());
         let cacher = headwater_cache::Cacher::new(store, headwater_cache::Options::default());
-        let access = AccessControl::new(&cacher.handle());
+        let outgoing = Arc::new(Caller::new(Loopback::Refused));
+        let metrics = Metrics::new();
+        let access =
+            AccessControl::new(&cacher.handle(), Authorization::default(), outgoing, &metrics);
         let asked = AccessRequest::about(Attributes::Path { verb: "get", path: "/x" });
         acting(&access, caller, headers, &asked).now_or_never().expect("nothing waits")
     }

@@ -158,6 +158,25 @@ families! {
         /// `result` is `allowed`, `denied`, `no-opinion` or `error`.
         authorization_attempts: Counter = authorization_attempts_total(result),
             "Requests by whether they were allowed.";
+        authorization_reloads: Counter =
+            apiserver_authorization_config_controller_automatic_reloads_total(status),
+            "Reloads of the authorization configuration.";
+        authorization_reload_time: Gauge =
+            apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds(status),
+            "Time of the last reload of the authorization configuration.";
+        /// `result` is `success` or `error`.
+        authorization_webhook_calls: Counter =
+            apiserver_authorization_webhook_evaluations_total(name, result),
+            "Calls of authorization webhooks.";
+        authorization_webhook_time: Histogram(SLI_DURATIONS) =
+            apiserver_authorization_webhook_duration_seconds(name, result),
+            "Duration of calls of authorization webhooks.";
+        authorization_webhook_open: Counter =
+            apiserver_authorization_webhook_evaluations_fail_open_total(name),
+            "Calls of authorization webhooks that failed and were passed over.";
+        authorization_exclusions: Counter =
+            apiserver_authorization_match_condition_exclusions_total(name),
+            "Requests that match conditions kept from an authorization webhook.";
         audit_events: Counter = apiserver_audit_event_total(),
             "Audit events, including lost ones.";
         /// `plugin` is `buffer`, `log` or `webhook`.

@@ -14,41 +14,28 @@ use crate::commit;
 use crate::kinds::registry::Served;
 use crate::object::{Current, meta, metadata, object_key, part};
 use crate::request::authorize::rbac::GROUP;
+use crate::request::authorize::rbac::defaults::{self, AUTOUPDATE, DefaultRole, TABLE};
 use crate::request::authorize::rbac::rule::{PolicyRule, not_held};
 use crate::server::Server;
 
-/// The table of Kubernetes' defaults; its head describes the format.
-const TABLE: &str = include_str!("roles.txt");
-
-/// What the controllers of Headwater need beyond them, in the same format.
+/// What the controllers of Headwater need beyond them, in the same format as the table of defaults.
 const COMPONENTS: &str = include_str!("components.txt");
-
-const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
-
-/// The prefix of the labels of aggregated roles.
-const AGGREGATE: &str = "rbac.authorization.k8s.io/";
 
 /// The number of concurrent writes: they share the syncs of the log.
 const WRITES_MAX: usize = 64;
-
-/// A default role or binding.
-pub(crate) struct DefaultRole {
-    pub(crate) plural: &'static str,
-    pub(crate) value: Value,
-}
 
 impl Server {
     /// Creates missing default roles and bindings, and completes existing ones.
     pub(crate) async fn ensure_roles(&self) -> Result<(), Status> {
         self.cache().consistent().await.map_err(|error| status::from_cache(&error))?;
-        self.ensure_all(defaults(TABLE)).await?;
+        self.ensure_all(defaults::read(TABLE)).await?;
         self.cache().consistent().await.map_err(|error| status::from_cache(&error))?;
         self.aggregate_roles().await
     }
 
     /// The same for what the controllers of Headwater need when they run beside this server.
     pub async fn ensure_component_roles(&self) -> Result<(), Status> {
-        self.ensure_all(defaults(COMPONENTS)).await?;
+        self.ensure_all(defaults::read(COMPONENTS)).await?;
         self.cache().consistent().await.map(drop).map_err(|error| status::from_cache(&error))
     }
 
@@ -141,131 +128,19 @@ fn append(value: &mut Value, path: &[&str], items: impl ExactSizeIterator<Item =
     }
 }
 
-/// The objects of a table.
-fn defaults(table: &str) -> Vec<DefaultRole> {
-    let mut defaults: Vec<DefaultRole> = Vec::new();
-    for line in table.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        if let Some(rule) = line.strip_prefix("  ") {
-            let role = defaults.last_mut().expect("a rule follows its role");
-            read_rule(&mut role.value, rule);
-            continue;
-        }
-        let words: Vec<&str> = line.split(' ').collect();
-        defaults.push(match words.as_slice() {
-            ["clusterrole", name, labels @ ..] => {
-                let mut role = default("clusterroles", "", name);
-                for label in labels {
-                    role.value["metadata"]["labels"][format!("{AGGREGATE}{label}")] = "true".into();
-                }
-                role
-            }
-            ["role", namespace, name] => default("roles", namespace, name),
-            ["bind", name, rest @ ..] => bind(default("clusterrolebindings", "", name), rest),
-            ["bind-in", namespace, name, rest @ ..] => {
-                bind(default("rolebindings", namespace, name), rest)
-            }
-            _ => panic!("the table of roles has a malformed line: {line}"),
-        });
-    }
-    defaults
-}
-
-fn default(plural: &'static str, namespace: &str, name: &str) -> DefaultRole {
-    let mut value = json!({
-        "metadata": {
-            "name": name,
-            "labels": { "kubernetes.io/bootstrapping": "rbac-defaults" },
-            "annotations": { AUTOUPDATE: "true" },
-        },
-    });
-    if !namespace.is_empty() {
-        value["metadata"]["namespace"] = namespace.into();
-    }
-    if matches!(plural, "clusterroles" | "roles") {
-        value["rules"] = Value::Null;
-    }
-    DefaultRole { plural, value }
-}
-
-fn read_rule(role: &mut Value, line: &str) {
-    let list = |text: &str| -> Value {
-        text.split(',').map(|word| if word == "core" { "" } else { word }).collect()
-    };
-    let words: Vec<&str> = line.split(' ').collect();
-    let rule = match words.as_slice() {
-        ["from", label] => {
-            let labels = json!({ format!("{AGGREGATE}{label}"): "true" });
-            role["aggregationRule"] =
-                json!({ "clusterRoleSelectors": [{ "matchLabels": labels }] });
-            return;
-        }
-        [verbs, "path", urls] => json!({ "verbs": list(verbs), "nonResourceURLs": list(urls) }),
-        [verbs, groups, resources, names @ ..] => {
-            let mut rule = json!({
-                "verbs": list(verbs), "apiGroups": list(groups), "resources": list(resources),
-            });
-            if let [names] = names {
-                rule["resourceNames"] = list(names);
-            }
-            rule
-        }
-        _ => panic!("the table of roles has a malformed rule: {line}"),
-    };
-    match role["rules"].as_array_mut() {
-        Some(rules) => rules.push(rule),
-        None => role["rules"] = json!([rule]),
-    }
-}
-
-fn bind(mut binding: DefaultRole, words: &[&str]) -> DefaultRole {
-    let own = meta(&binding.value, "name").to_owned();
-    let (role, subjects) = match words {
-        ["=", role, subjects @ ..] => (*role, subjects),
-        subjects => (own.as_str(), subjects),
-    };
-    let kind = match binding.plural {
-        "rolebindings" => "Role",
-        _ => "ClusterRole",
-    };
-    binding.value["roleRef"] = json!({ "apiGroup": GROUP, "kind": kind, "name": role });
-    let subject = |text: &&str| match text.split_once(':') {
-        Some(("account", account)) => {
-            let (namespace, name) = account.split_once('/').expect("namespace/name");
-            json!({ "kind": "ServiceAccount", "name": name, "namespace": namespace })
-        }
-        Some(("user", name)) => json!({ "apiGroup": GROUP, "kind": "User", "name": name }),
-        Some(("group", name)) => json!({ "apiGroup": GROUP, "kind": "Group", "name": name }),
-        _ => panic!("the table of roles has a malformed subject: {text}"),
-    };
-    if !subjects.is_empty() {
-        binding.value["subjects"] = subjects.iter().map(subject).collect();
-    }
-    binding
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn named(plural: &str, name: &str) -> Value {
-        let mut all = defaults(TABLE).into_iter();
+        let mut all = defaults::read(TABLE).into_iter();
         let found = all.find(|role| role.plural == plural && meta(&role.value, "name") == name);
         found.unwrap().value
     }
 
     #[test]
-    fn the_table_has_every_default_object() {
-        let all = defaults(TABLE);
-        let count = |plural: &str| all.iter().filter(|role| role.plural == plural).count();
-        assert_eq!(count("clusterroles"), 69);
-        assert_eq!(count("clusterrolebindings"), 50);
-        assert_eq!(count("roles"), 7);
-        assert_eq!(count("rolebindings"), 7);
-    }
-
-    #[test]
     fn every_component_role_is_bound_once() {
-        let all = defaults(COMPONENTS);
+        let all = defaults::read(COMPONENTS);
         let names = |plural: &str| {
             let of = all.iter().filter(|role| role.plural == plural);
             of.map(|role| meta(&role.value, "name").to_owned()).collect::<Vec<_>>()

@@ -12,6 +12,7 @@ use headwater_json::{Value, json};
 use headwater_schema::decode::Target;
 use http::StatusCode;
 
+use crate::admission::node_restriction;
 use crate::answer::body::{self, Response};
 use crate::answer::status;
 use crate::object::{is_deleting, meta, metadata, tree};
@@ -149,6 +150,7 @@ pub(crate) async fn evict(
         options => DeleteOptions::from_body(options, "v1")?,
     };
     let pod = read::find(server, &pods, Freshness::Latest).await?;
+    node_restriction::check_eviction(&call.identity, &pod)?;
     if needs_budget(&pod)? {
         spend_budget(server, call, &pod, options.dry_run).await?;
     }

@@ -16,7 +16,7 @@ use headwater_store::{Guard, Key, Record};
 use http::StatusCode;
 
 use crate::admission::claims;
-use crate::admission::{Removal, admit_removal, is_namespace, is_released};
+use crate::admission::{Removal, admit_removal, is_namespace, is_released, node_restriction};
 use crate::answer::body;
 use crate::answer::body::Response;
 use crate::answer::status;
@@ -262,6 +262,12 @@ impl Delete<'_> {
 
     async fn admit(&self, target: &Target) -> Result<(), Status> {
         let Some(call) = self.call else { return Ok(()) };
+        let kind = (&*self.kind.group, &*self.kind.plural);
+        if call.identity.node().is_some() {
+            let whole = target.bytes.as_ref().map(|bytes| packed_tree(bytes)).transpose()?;
+            let object = whole.as_ref().unwrap_or(&target.current.value);
+            node_restriction::check_deletion(&call.identity, kind, object)?;
+        }
         let admission = self.server.admission();
         if admission.extensions.current().is_none() {
             return Ok(());

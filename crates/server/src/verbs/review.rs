@@ -145,12 +145,15 @@ async fn access(server: &Server, identity: &Identity, spec: &Value) -> Result<Va
 /// The selector of a review as a list would have it. A requirement that a list cannot express is left
 /// out: that only widens what is asked for.
 fn selector(selector: &Value) -> String {
+    let is_plain = |text: &&str| !text.contains([',', '=', '!', '\\', '(', ')', ' ']);
     if let Some(raw) = selector["rawSelector"].as_str().filter(|raw| !raw.is_empty()) {
         return raw.to_owned();
     }
     let requirements = selector["requirements"].as_array().into_iter().flatten();
     let written = requirements.filter_map(|requirement| {
-        let key = requirement["key"].as_str()?;
+        let key = requirement["key"].as_str().filter(is_plain)?;
+        // A value with a comma would be read as two terms.
+        texts(&requirement["values"]).iter().all(|value| is_plain(&value.as_str())).then_some(())?;
         match (requirement["operator"].as_str()?, texts(&requirement["values"]).as_slice()) {
             ("In", [value]) => Some(format!("{key}={value}")),
             ("NotIn", [value]) => Some(format!("{key}!={value}")),

@@ -11,6 +11,7 @@ use headwater_json::{Value, json};
 use headwater_schema::decode::Target;
 use http::StatusCode;
 
+use crate::admission::node_restriction;
 use crate::answer::body::Response;
 use crate::answer::status;
 use crate::front::service_account::ISSUER;
@@ -44,6 +45,8 @@ pub(crate) async fn request(
     let target = Target { group: GROUP, version: "v1", kind: KIND };
     let mut asked = decode::other(call, target, body)?;
     check_place(resource, &asked)?;
+    let place = (resource.namespace.as_str(), resource.name.as_str());
+    node_restriction::check_token_request(server, &call.identity, place, &asked["spec"]).await?;
     let account = read::find(server, resource, Freshness::Latest).await?;
     fill_in(&mut asked, &account, server)?;
     check(&asked["spec"])?;

@@ -32,7 +32,7 @@ fn binding(name: &str, role: &str, user: &str) -> Value {
 
 impl Api {
     /// Lets a user do something in the whole cluster.
-    async fn allow(&self, user: &str, verbs: &[&str], group: &str, resources: &[&str]) {
+    pub(crate) async fn allow(&self, user: &str, verbs: &[&str], group: &str, resources: &[&str]) {
         let name = format!("{user}-{}-{}", verbs.join("-"), resources.join("-").replace('/', "."));
         let role = cluster_role(&name, &rule(verbs, group, resources));
         self.create(&format!("{RBAC}/clusterroles"), &role).await;
@@ -42,8 +42,9 @@ impl Api {
 }
 
 impl Asking<'_> {
+    /// Sends a request and checks its code and a part of its message.
     #[track_caller]
-    fn check<'a>(
+    pub(crate) fn check<'a>(
         &'a self,
         request: &'a str,
         body: &'a Value,
@@ -100,6 +101,25 @@ async fn a_change_of_a_role_or_binding_is_in_force_when_it_is_acknowledged() {
         joe.check(&list, &Value::Null, 403, refused).await;
         api.delete(&format!("{roles}/r")).await.is(200, "");
     }
+}
+
+/// Another server over the same store follows a change as soon as it sees it.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_a_role_reaches_other_servers() {
+    let store = Arc::new(Memory::default());
+    let here = Api::in_namespace(store.clone()).await;
+    let there = Api::over(store).await;
+    let list = format!("GET {CMS}");
+    let becomes = async |code: u16| {
+        while there.as_user("joe", &[]).send(&list, "").await.code != code {
+            tokio::task::yield_now().await;
+        }
+    };
+    becomes(403).await;
+    here.allow("joe", &["list"], "", &["configmaps"]).await;
+    becomes(200).await;
+    here.merge(&format!("{RBAC}/clusterroles/joe-list-configmaps"), &json!({ "rules": [] })).await;
+    becomes(403).await;
 }
 
 /// B068

@@ -19,7 +19,7 @@ use headwater_server::identity::{ClientCertificate, Identity, Peer, Transport};
 use headwater_server::metrics::Metrics;
 use headwater_server::pki::{Pki, Secret};
 use headwater_server::service_account::Issuer;
-use headwater_server::{Body, Options, Running, Server, Settings, body, start};
+use headwater_server::{Authorization, Body, Options, Running, Server, Settings, body, start};
 use headwater_store::{Memory, Store};
 use http::{HeaderMap, Request};
 use http_body::Frame;
@@ -147,6 +147,16 @@ impl Api {
         let options = Options::new(Issuer::new(key).unwrap());
         let api = Api::of(Arc::new(Memory::default()), Options { clock, authenticator, ..options });
         let api = api.await;
+        api.create_namespace().await;
+        api
+    }
+
+    /// A new server with a namespace `ns` and these authorizers.
+    pub(crate) async fn authorized_by(authorization: Authorization) -> Api {
+        let clock = still();
+        let issuer = Issuer::new(&keys(&clock).service_account_key).unwrap();
+        let options = Options { clock, authorization, ..Options::new(issuer) };
+        let api = Api::of(Arc::new(Memory::default()), options).await;
         api.create_namespace().await;
         api
     }

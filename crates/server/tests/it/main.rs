@@ -25,6 +25,8 @@ mod webhooks;
 mod quota;
 mod services;
 mod access;
+mod authorization;
+mod nodes;
 mod policies;
 mod flow;
 mod certificates;

@@ -6,14 +6,9 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
 
-use crate::front::identity::MASTERS;
+use crate::front::identity::{MASTERS, NODE_PREFIX, NODES};
 
 use super::{KUBELET_CLIENT, KUBELET_SERVING, SERVER_CLIENT, SigningRefused};
-
-/// The group of nodes.
-const NODES: &str = "system:nodes";
-/// The prefix of the names of nodes.
-const NODE: &str = "system:node:";
 
 /// What a request asks for.
 #[derive(Debug, Default)]
@@ -100,7 +95,7 @@ impl ParsedRequest {
                 if self.organizations != [NODES] {
                     return refuse("organization in the subject must be system:nodes");
                 }
-                if self.common_name.strip_prefix(NODE).is_none_or(str::is_empty) {
+                if self.common_name.strip_prefix(NODE_PREFIX).is_none_or(str::is_empty) {
                     return refuse("subject common name does not begin with system:node:");
                 }
                 if self.has_other_names {

@@ -9,15 +9,15 @@ use headwater_testkit::tools::has_kubectl;
 use crate::process::Process;
 
 /// A server, and a kubectl configured for it.
-struct Kubectl {
+pub(crate) struct Kubectl {
     _server: Process,
-    dir: tempfile::TempDir,
+    pub(crate) dir: tempfile::TempDir,
     kubeconfig: PathBuf,
 }
 
 impl Kubectl {
     /// `None` if the machine has no kubectl.
-    fn start() -> Option<Kubectl> {
+    pub(crate) fn start() -> Option<Kubectl> {
         if !has_kubectl() {
             return None;
         }
@@ -28,7 +28,7 @@ impl Kubectl {
         Some(Kubectl { _server: server, dir, kubeconfig })
     }
 
-    fn command(&self, line: &str) -> Command {
+    pub(crate) fn command(&self, line: &str) -> Command {
         let mut command = Command::new("kubectl");
         command
             .args(line.split_whitespace())
@@ -39,13 +39,13 @@ impl Kubectl {
         command
     }
 
-    fn output(&self, line: &str) -> Output {
+    pub(crate) fn output(&self, line: &str) -> Output {
         self.command(line).output().unwrap()
     }
 
     /// Fails unless the command succeeds and prints all of these.
     #[track_caller]
-    fn expect(&self, line: &str, expected: &[&str]) -> String {
+    pub(crate) fn expect(&self, line: &str, expected: &[&str]) -> String {
         let output = self.output(line);
         let text = String::from_utf8(output.stdout).unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
@@ -57,7 +57,7 @@ impl Kubectl {
     }
 
     #[track_caller]
-    fn expect_failure(&self, line: &str, expected: &str) {
+    pub(crate) fn expect_failure(&self, line: &str, expected: &str) {
         let output = self.output(line);
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success(), "{line}");

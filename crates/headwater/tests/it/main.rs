@@ -14,6 +14,7 @@ mod etcd;
 mod kill_loop;
 mod kube_client;
 mod kubectl;
+mod kubectl_auth;
 mod custom;
 mod kubectl_write;
 mod process;

@@ -1,7 +1,7 @@
 //! Authorization: whether a user may send a request.
 //!
 //! River: route → **authorize** → handler; before the body is read (R48). Requests, reviews,
-//! impersonation, admission and CEL expressions all ask [`AccessControl`]. Members of `system:masters`
+//! impersonation, admission and CEL expressions all ask `AccessControl`. Members of `system:masters`
 //! may do everything; then the configured authorizers are asked in order, and the first that has an
 //! opinion decides (S8.9, S8.10, S8.24).
 

@@ -598,7 +598,7 @@ FIELDS:
       volumeName  <string> -required-
     resourceFieldRef  <ResourceFieldSelector>
       containerName  <string>
-      divisor  <string>
+      divisor  <Quantity>
       resource  <string> -required-
     secretKeyRef  <SecretKeySelector>
       key  <string> -required-

@@ -128,7 +128,9 @@ impl<'a> Schemas<'a> {
         for name in others {
             properties.insert(name.into(), json!({ "type": "string" }));
         }
-        let schema = json!({ "type": "object", "required": required, "properties": properties });
+        let mut schema =
+            json!({ "type": "object", "required": required, "properties": properties });
+        self.describe(&mut schema, "pkg.version.Info");
         self.done.insert(VERSION_INFO.to_owned(), schema);
         self.reference(VERSION_INFO)
     }

@@ -69,6 +69,6 @@ for number in range(40):
 core.delete_namespaced_config_map("c", "default")
 last = write("a", v="last")
 (whole, none, _), (made, deltas, digests) = (follow(stream, last) for stream in streams)
-assert made == whole and len(whole) == 3, (made, whole)  # a, b and the CA of the namespace
+assert made == whole and len(whole) in (2, 3), (made, whole)  # a, b and perhaps the CA of the namespace
 assert none == 0 and deltas == 41 and 0 < digests < 20, (none, deltas, digests)
 print("ok")

@@ -22,6 +22,7 @@ pub(crate) mod node_restriction;
 mod nodes;
 mod observed;
 mod owners;
+mod pod_security;
 mod pods;
 mod policy;
 pub(crate) mod quota;
@@ -118,6 +119,8 @@ enum RequestStep {
     Requester,
     /// Roles and bindings that grant more than their author holds.
     RoleEscalation,
+    /// The Pod Security Standards.
+    PodSecurity,
     /// Owner references that block deletion.
     OwnerReferences,
     /// The rights to approve and to sign certificates.
@@ -160,6 +163,7 @@ const STEPS: &[AdmissionStep] = {
         own(Object, "ServiceAddresses", &system::ServiceAddresses),
         own(Object, "LimitRanger", &limits::Limits),
         request(Object, "PolicyTypes", R::PolicyTypes),
+        request(Validate, "PodSecurity", R::PodSecurity),
         request(Validate, "OwnerReferencesPermissionEnforcement", R::OwnerReferences),
         own(Validate, "CertificateSubjectRestriction", &signing::SubjectRestriction),
         request(Validate, "CertificateApprovalAndSigning", R::SignerRights),
@@ -310,6 +314,11 @@ impl Pass<'_> {
             (RequestStep::RoleEscalation, _) => {
                 if attempt.kind.group == rbac::GROUP {
                     Box::pin(escalation::check(attempt, call, backend)).await?;
+                }
+            }
+            (RequestStep::PodSecurity, _) => {
+                if pod_security::concerns(attempt.kind) {
+                    Box::pin(pod_security::check(attempt, call)).await?;
                 }
             }
             (RequestStep::OwnerReferences, _) => {

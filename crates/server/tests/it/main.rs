@@ -27,6 +27,7 @@ mod services;
 mod access;
 mod authorization;
 mod nodes;
+mod pod_security;
 mod policies;
 mod flow;
 mod certificates;

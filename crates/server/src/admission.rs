@@ -28,8 +28,11 @@ mod policy;
 pub(crate) mod quota;
 pub(crate) mod request;
 mod resources;
+mod runtime_class;
 mod signing;
+mod storage;
 mod system;
+pub(crate) mod topology;
 mod validation;
 mod webhook;
 
@@ -150,8 +153,11 @@ const STEPS: &[AdmissionStep] = {
         own(Mutate, "ServiceAccount", &account::Account),
         own(Mutate, "Priority", &pods::Priority),
         own(Mutate, "TaintNodesByCondition", &nodes::NotReadyTaint),
+        own(Mutate, "RuntimeClass", &runtime_class::RuntimeClass),
+        own(Mutate, "StorageObjectInUseProtection", &storage::Protection),
         own(Mutate, "DefaultClasses", &classes::Classes),
         own(Mutate, "LimitRangerDefaults", &limits::LimitDefaults),
+        own(Mutate, "PodTopologyLabels", &topology::TopologyLabels),
         request(Mutate, "MutatingExtensions", R::MutatingExtensions),
         request(Object, "RoleEscalation", R::RoleEscalation),
         own(Object, "SystemFields", &system::SystemFields),
@@ -164,6 +170,8 @@ const STEPS: &[AdmissionStep] = {
         own(Object, "LimitRanger", &limits::Limits),
         request(Object, "PolicyTypes", R::PolicyTypes),
         request(Validate, "PodSecurity", R::PodSecurity),
+        own(Validate, "RuntimeClass", &runtime_class::RuntimeOverhead),
+        own(Validate, "PersistentVolumeClaimResize", &storage::ClaimResize),
         request(Validate, "OwnerReferencesPermissionEnforcement", R::OwnerReferences),
         own(Validate, "CertificateSubjectRestriction", &signing::SubjectRestriction),
         request(Validate, "CertificateApprovalAndSigning", R::SignerRights),
@@ -359,11 +367,13 @@ const ADDED_TO: &[(&str, &str)] = &[
     ("", "namespaces"),
     ("", "nodes"),
     ("", "persistentvolumeclaims"),
+    ("", "persistentvolumes"),
     ("", "pods"),
     ("", "services"),
     ("batch", "jobs"),
     ("certificates.k8s.io", "certificatesigningrequests"),
     ("networking.k8s.io", "ingresses"),
+    ("storage.k8s.io", "volumeattributesclasses"),
 ];
 
 fn is_added_to(kind: &Served) -> bool {

@@ -73,7 +73,8 @@ fn on_update(attempt: &mut Attempt<'_>, old: &Value) {
             copy(metadata, before, key);
         }
     }
-    if attempt.kind.traits.generation && attempt.subresource != "status" {
+    let counts = !matches!(attempt.subresource, "status" | "binding");
+    if attempt.kind.traits.generation && counts {
         let generation = before["generation"].as_i64().unwrap_or(0);
         if spec_changed(attempt.kind, attempt.new, old) {
             let metadata = self::metadata(attempt.new);

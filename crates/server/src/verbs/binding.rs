@@ -8,11 +8,12 @@ use headwater_api::options::{DeleteOptions, Freshness, WriteOptions};
 use headwater_api::selector::StructuredSelector;
 use headwater_api::status::{Cause, Details};
 use headwater_api::{Object, Status};
+use headwater_cache::Cache;
 use headwater_json::{Value, json};
 use headwater_schema::decode::Target;
 use http::StatusCode;
 
-use crate::admission::node_restriction;
+use crate::admission::{node_restriction, topology};
 use crate::answer::body::{self, Response};
 use crate::answer::status;
 use crate::object::{is_deleting, meta, metadata, tree};
@@ -41,7 +42,7 @@ pub(crate) async fn bind(
     check(&binding, name)?;
     let options = WriteOptions::create(&call.query)?;
     let now = rfc3339(server.now());
-    let change = Bind { binding: &binding, name, now };
+    let change = Bind { cache: server.cache(), binding: &binding, name, now };
     Update { server, call, resource: &pods, options }.run(change).await?;
     Ok(created())
 }
@@ -80,6 +81,7 @@ fn check(binding: &Value, name: &str) -> Result<(), Status> {
 }
 
 struct Bind<'a> {
+    cache: &'a Cache,
     binding: &'a Value,
     name: &'a str,
     now: String,
@@ -112,6 +114,7 @@ impl Mutation for Bind<'_> {
                 kept.as_object_mut().into_iter().for_each(|kept| kept.extend(added.clone()));
             }
         }
+        topology::label(self.cache, &mut value)?;
         self.mark_scheduled(&mut value);
         Ok(value)
     }

@@ -9,6 +9,7 @@ mod discovery;
 mod representation;
 mod create;
 mod additions;
+mod admission_steps;
 mod audit;
 mod update;
 mod patch;

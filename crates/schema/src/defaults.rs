@@ -13,6 +13,7 @@ use headwater_json::{Map, Value, json};
 use crate::types::{Reach, Steps, Type, Types, ValueType, When, get, is_absent, steps};
 use headwater_api::kind::Kind;
 
+mod image;
 mod prepare;
 
 pub use prepare::{prepare_for_create, prepare_for_update, quality_of_service};
@@ -166,6 +167,7 @@ fn named(name: &str) -> fn(&mut Object) {
     match name {
         "claim-templates" => claim_templates,
         "custom-names" => custom_names,
+        "node-ranges" => node_ranges,
         "host-ports" => host_ports,
         "image-pull-policy" => image_pull_policy,
         "limit-range" => limit_range,
@@ -210,6 +212,22 @@ fn claim_templates(spec: &mut Object) {
     }
 }
 
+/// `podCIDR` is the first of `podCIDRs`; where they differ, the older field wins.
+fn node_ranges(spec: &mut Object) {
+    let first = get(spec, &["podCIDRs"]).and_then(|ranges| ranges.get(0)?.as_str());
+    match (text(spec, "podCIDR"), first) {
+        ("", Some(first)) => {
+            let first = first.to_owned();
+            spec.insert("podCIDR".into(), first.into());
+        }
+        (one, first) if !one.is_empty() && Some(one) != first => {
+            let one = one.to_owned();
+            spec.insert("podCIDRs".into(), json!([one]));
+        }
+        _ => {}
+    }
+}
+
 fn custom_names(spec: &mut Object) {
     let Some(Value::Object(names)) = spec.get_mut("names") else { return };
     let kind = text(names, "kind").to_owned();
@@ -240,20 +258,9 @@ fn host_ports(pod: &mut Object) {
 
 fn image_pull_policy(container: &mut Object) {
     if is_absent(container.get("imagePullPolicy")) {
-        let policy = pull_policy(text(container, "image"));
+        let policy = image::pull_policy(text(container, "image"));
         container.insert("imagePullPolicy".into(), policy.into());
     }
-}
-
-/// Sets the pull policy `Always` for images with a mutable tag.
-fn pull_policy(image: &str) -> &'static str {
-    let name = image.rsplit('/').next().unwrap_or_default();
-    let named = !image.is_empty() && !image.contains(|letter: char| letter.is_whitespace());
-    let newest = match name.split_once('@') {
-        Some((name, _)) => name.ends_with(":latest"),
-        None => name.ends_with(":latest") || !name.contains(':'),
-    };
-    if named && newest { "Always" } else { "IfNotPresent" }
 }
 
 fn limit_range(item: &mut Object) {
@@ -416,7 +423,7 @@ fn volume_source(volume: &mut Object) {
     if let Some(Value::Object(image)) = volume.get_mut("image")
         && text(image, "pullPolicy").is_empty()
     {
-        let policy = pull_policy(text(image, "reference"));
+        let policy = image::pull_policy(text(image, "reference"));
         image.insert("pullPolicy".into(), policy.into());
     }
 }

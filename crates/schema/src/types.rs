@@ -387,6 +387,17 @@ impl Block {
         }
     }
 
+    /// The handling of an absent field. Kubernetes stores most kinds in protobuf, where an empty list
+    /// is none at all, and shows it as `null`. Definitions, stored as JSON, keep it.
+    fn zero(&self, letter: &str, shape: &str) -> Zero {
+        const KEEP: [&str; 4] =
+            ["apiextensions/v1", "authentication/v1", "authorization/v1", "meta/v1"];
+        match read_zero(letter) {
+            Zero::Filled if shape.starts_with('[') && !KEEP.contains(&self.package) => Zero::Null,
+            zero => zero,
+        }
+    }
+
     /// The fields in JSON, with those of inlined types.
     fn fields(&self, blocks: &[Block], names: &Names, fields: &mut Vec<Field>) {
         for row in &self.rows {
@@ -411,7 +422,7 @@ impl Block {
                 [_, name, shape, zero, ref rest @ ..] => fields.push(Field {
                     name,
                     shape: self.shape(shape, names),
-                    zero: read_zero(zero),
+                    zero: self.zero(zero, shape),
                     required: rest.contains(&"req"),
                     patch: read_patch(rest),
                     merge: read_merge(rest),

@@ -167,7 +167,7 @@ fn empty_fields_are_omitted_or_shown_as_in_kubernetes() {
         &json!({"metadata": {}, "spec": {"replicas": 0, "paused": false}}),
         &json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {},
             "spec": {"replicas": 0, "strategy": {},
-                "template": {"metadata": {}, "spec": {"containers": []}}},
+                "template": {"metadata": {}, "spec": {"containers": null}}},
             "status": {}}),
     );
     check_value(

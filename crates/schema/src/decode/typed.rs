@@ -77,7 +77,12 @@ impl Fit<'_> {
                 Some(_) if matches!(path, Path::Root) && self.is_unchanged(key, value) => {}
                 Some(field) => {
                     self.value(&field.shape, value, Place { path: &here, within: of })?;
-                    if field.zero == Zero::Dropped && is_empty(value) {
+                    let is_dropped = match field.zero {
+                        Zero::Dropped => is_empty(value),
+                        Zero::Null => value.as_array().is_some_and(Vec::is_empty),
+                        Zero::Kept | Zero::Filled => false,
+                    };
+                    if is_dropped {
                         *value = Value::Null;
                     }
                 }

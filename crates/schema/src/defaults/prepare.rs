@@ -24,9 +24,17 @@ pub fn prepare_for_create(kind: &Kind, object: &mut Value) {
     match (kind.group.as_ref(), kind.kind.as_ref()) {
         ("", "Pod") => pod(object),
         ("", "Namespace") => namespace(object),
-        ("", "PersistentVolume" | "PersistentVolumeClaim") => {
+        ("", "PersistentVolume") => {
             set(object, &["status", "phase"], "Pending".into());
+            if let Some(now) = get(object, &["metadata", "creationTimestamp"]).cloned() {
+                set(object, &["status", "lastPhaseTransitionTime"], now);
+            }
         }
+        ("", "PersistentVolumeClaim") => {
+            set(object, &["status", "phase"], "Pending".into());
+            data_sources(object, None);
+        }
+        ("apps", "StatefulSet") => unavailable(object, None),
         ("batch", "Job") => job(object),
         ("apps", "DaemonSet") => {
             let annotation = ["metadata", "annotations", TEMPLATE_GENERATION];
@@ -50,7 +58,9 @@ pub fn prepare_for_update(kind: &Kind, object: &mut Value, old: &Value) {
         ("", "Pod") => pod_again(object, old),
         ("", "Service") => service(object, old),
         ("certificates.k8s.io", "CertificateSigningRequest") => put_back(object, old, &["spec"]),
+        ("", "PersistentVolumeClaim") => data_sources(object, Some(old)),
         ("apps", "DaemonSet") => template_generation(object, old),
+        ("apps", "StatefulSet") => unavailable(object, Some(old)),
         _ => {}
     }
 }
@@ -156,6 +166,57 @@ fn job(job: &mut Object) {
     }
     let selector = ["spec", "selector", "matchLabels", "batch.kubernetes.io/controller-uid"];
     set_absent(job, &selector, &uid);
+    let labels = ["metadata", "labels"];
+    if is_zero(get(job, &labels))
+        && let Some(own) = get(job, &["spec", "template", "metadata", "labels"]).cloned()
+    {
+        set(job, &labels, own);
+    }
+}
+
+/// The sources that `dataSource` could name before `dataSourceRef` existed; others were ignored.
+const OLDER_SOURCES: [(&str, &str); 2] =
+    [("", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io", "VolumeSnapshot")];
+
+/// `dataSource` and `dataSourceRef` are the same where both can say it.
+fn data_sources(claim: &mut Object, old: Option<&Object>) {
+    let had = old.is_some_and(|old| {
+        ["dataSource", "dataSourceRef"].iter().any(|name| !is_absent(get(old, &["spec", name])))
+    });
+    let Some(Value::Object(spec)) = claim.get_mut("spec") else { return };
+    let source = spec.get("dataSource").and_then(Value::as_object);
+    let is_older = source.is_some_and(|source| {
+        OLDER_SOURCES.contains(&(text(source, "apiGroup"), text(source, "kind")))
+    });
+    if !had && !is_older && is_absent(spec.get("dataSourceRef")) {
+        spec.remove("dataSource");
+    }
+    let copy = |from: &Value| -> Value {
+        let names = ["apiGroup", "kind", "name"];
+        names.into_iter().filter_map(|name| Some((name, from.get(name)?.clone()))).collect()
+    };
+    match (spec.get("dataSource"), spec.get("dataSourceRef")) {
+        (Some(source), None) => {
+            let source = copy(source);
+            spec.insert("dataSourceRef".into(), source);
+        }
+        (None, Some(source)) if is_zero(source.get("namespace")) => {
+            let source = copy(source);
+            spec.insert("dataSource".into(), source);
+        }
+        _ => {}
+    }
+}
+
+/// Kubernetes has `maxUnavailable` of StatefulSets switched off: only a set that has it keeps it.
+fn unavailable(set: &mut Object, old: Option<&Object>) {
+    let path = ["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"];
+    if is_absent(get(set, &path)) || old.is_some_and(|old| !is_absent(get(old, &path))) {
+        return;
+    }
+    let strategy = set.get_mut("spec").and_then(|spec| spec.get_mut("updateStrategy"));
+    let rolling = strategy.and_then(|strategy| strategy.get_mut("rollingUpdate"));
+    rolling.and_then(Value::as_object_mut).map(|rolling| rolling.remove("maxUnavailable"));
 }
 
 fn set_absent(object: &mut Object, path: &[&str], value: &str) {

@@ -187,21 +187,6 @@ fn other_kinds_get_their_defaults() {
 }
 
 #[test]
-fn images_that_may_change_are_always_pulled() {
-    for (image, policy) in [
-        ("a", "Always"),
-        ("a:latest", "Always"),
-        ("host:5000/a", "Always"),
-        ("host:5000/a:1", "IfNotPresent"),
-        ("a@sha256:0", "IfNotPresent"),
-        ("a:latest@sha256:0", "Always"),
-        ("", "IfNotPresent"),
-    ] {
-        assert_eq!(pull_policy(image), policy, "{image}");
-    }
-}
-
-#[test]
 fn creation_clears_the_status_and_starts_bookkeeping() {
     let prepared = |group: &str, name: &str, body: &Value| {
         let kind = kind(group, name);

@@ -13,14 +13,18 @@ use headwater_json::{Map, Name, Value};
 
 use crate::types::{Reach, Steps, Type, Types, ValueType, When, steps};
 use headwater_api::kind::Kind;
-use headwater_api::status::FieldError;
+use headwater_api::status::{FieldError, FieldErrorKind};
 
+mod autoscaler;
 mod config;
+mod device;
+mod flow;
 mod job;
 mod network;
 mod pod;
 mod rule;
 mod security;
+mod storage;
 mod update;
 mod volume;
 mod workload;
@@ -66,8 +70,12 @@ impl Check<'_> {
         for line in &PLAN.lines[of.id.index()] {
             line.check(self, object, path);
         }
+        let unchecked = &PLAN.unchecked[of.id.index()];
         for (field, value) in PLAN.reach.members(of, object.iter()) {
-            if !self.is_unchanged(path, field.name, value) {
+            let is_skipped = unchecked
+                .iter()
+                .any(|(name, always)| *name == field.name && (*always || self.old.is_some()));
+            if !is_skipped && !self.is_unchanged(path, field.name, value) {
                 self.value(&field.shape, value, &Path::Field(path, field.name));
             }
         }
@@ -100,8 +108,8 @@ impl Check<'_> {
     }
 
     fn immutable_fields(&mut self, of: &Type, old: &Object) {
-        for path in &PLAN.immutable[of.id.index()] {
-            update::immutable(self, old, path);
+        for (path, why) in &PLAN.immutable[of.id.index()] {
+            update::immutable(self, old, path, *why);
         }
     }
 
@@ -125,6 +133,28 @@ impl Check<'_> {
         self.errors.push(FieldError::duplicate(field.to_string(), value));
     }
 
+    fn not_found(&mut self, field: impl fmt::Display, value: &Value) {
+        let (kind, field) = (FieldErrorKind::NotFound, field.to_string());
+        self.errors.push(FieldError { kind, field, detail: value.to_string() });
+    }
+
+    fn too_long(&mut self, field: impl fmt::Display, max: usize) {
+        let detail = format!("may not be more than {max} bytes");
+        let (kind, field) = (FieldErrorKind::TooLong, field.to_string());
+        self.errors.push(FieldError { kind, field, detail });
+    }
+
+    fn too_many(&mut self, field: impl fmt::Display, count: usize, max: usize) {
+        let detail = format!("{count}: must have at most {max} items");
+        let (kind, field) = (FieldErrorKind::TooMany, field.to_string());
+        self.errors.push(FieldError { kind, field, detail });
+    }
+
+    /// Whether the object is new.
+    fn is_new(&self) -> bool {
+        self.old.is_none()
+    }
+
     /// Adds an error for each problem of a string.
     fn problems(&mut self, field: impl fmt::Display, text: &str, problems: Vec<String>) {
         for problem in problems {
@@ -139,15 +169,23 @@ static PLAN: LazyLock<Plan> = LazyLock::new(|| Plan::read(include_str!("validate
 struct Plan {
     /// Lines by index of type.
     lines: Vec<Vec<Line>>,
-    /// Immutable paths by index of type.
-    immutable: Vec<Vec<Steps>>,
+    /// Immutable paths by index of type, some with what an update is told.
+    immutable: Vec<Vec<(Steps, Option<&'static str>)>>,
+    /// Members that are not checked, always or in updates, by index of type.
+    unchecked: Vec<Vec<(&'static str, bool)>>,
     reach: Reach,
 }
 
 /// A line of the table.
 enum Line {
-    Rules { when: When, path: Vec<Step>, rules: Vec<Rule> },
+    Rules {
+        when: When,
+        path: Vec<Step>,
+        rules: Vec<Rule>,
+    },
     Call(Own),
+    /// Only for new objects.
+    New(Box<Line>),
 }
 
 /// A rule that does not fit the table.
@@ -162,24 +200,33 @@ impl Plan {
     fn read(text: &'static str) -> Plan {
         let types = Types::builtin();
         let mut lines: Vec<Vec<Line>> = types.iter().map(|_| Vec::new()).collect();
-        let mut immutable: Vec<Vec<Steps>> = types.iter().map(|_| Vec::new()).collect();
+        let mut immutable: Vec<Vec<_>> = types.iter().map(|_| Vec::new()).collect();
+        let mut unchecked: Vec<Vec<_>> = types.iter().map(|_| Vec::new()).collect();
         let mut of = usize::MAX;
         for line in text.lines().filter(|line| !line.starts_with('#')) {
-            match line.strip_prefix("  ") {
-                None => of = types.named(line).expect("the table names types").id.index(),
-                Some(line) => match line.strip_suffix(" immutable") {
-                    Some(path) => immutable[of].push(steps(path)),
-                    None => lines[of].push(Line::read(line)),
-                },
+            let Some(line) = line.strip_prefix("  ") else {
+                of = types.named(line).expect("the table names types").id.index();
+                continue;
+            };
+            let words = line.splitn(3, ' ').collect::<Vec<_>>();
+            match words.as_slice() {
+                [path, "immutable"] => immutable[of].push((steps(path), None)),
+                [path, "frozen", why] => immutable[of].push((steps(path), Some(*why))),
+                [name, "unchecked"] => unchecked[of].push((*name, true)),
+                [name, "new-only"] => unchecked[of].push((*name, false)),
+                _ => lines[of].push(Line::read(line)),
             }
         }
         let reach = Reach::new(types, |id| !lines[id.index()].is_empty());
-        Plan { lines, immutable, reach }
+        Plan { lines, immutable, unchecked, reach }
     }
 }
 
 impl Line {
     fn read(line: &'static str) -> Line {
+        if let Some(line) = line.strip_prefix("+ ") {
+            return Line::New(Box::new(Line::read(line)));
+        }
         if let Some(name) = line.strip_prefix('@') {
             return Line::Call(own(name));
         }
@@ -204,7 +251,8 @@ impl Line {
                     follow(check, rules, rest, object.named(*name), &path);
                 }
             }
-            Line::Rules { .. } => {}
+            Line::New(line) if check.is_new() => line.check(check, object, path),
+            Line::New(_) | Line::Rules { .. } => {}
         }
     }
 }
@@ -252,18 +300,24 @@ macro_rules! by_name {
 /// The rules that the table names with `@`, by module.
 fn own(name: &str) -> Own {
     by_name! { name:
-        config: claim cluster_subjects config_map event flow_rules flow_schema
-            label_requirement limit_range node policy_rule priority_class priority_level
-            quota secret subject;
-        network: endpoint_ip endpoint_slice endpoint_subset ingress ingress_backend
+        autoscaler: autoscaler container_metric metric target;
+        config: cluster_role cluster_subjects config_map event label_requirement limit_range
+            limit_ranges node policy_rule priority_class quota secret subject subject_role;
+        device: attribute claim claim_configuration constraint device device_class pool
+            request request_mode selector slice;
+        flow: flow_rules flow_schema non_resource_rule priority_level queuing resource_rule
+            service_account;
+        network: endpoint_ip endpoint_slice endpoint_subset ingress
             ingress_host ingress_path ip_block network_peer network_policy network_port
-            service;
+            service service_cidr zone_hints;
         pod: container empty_dir env env_from handler node_requirement one_volume_source
-            pod pod_spec resources toleration;
+            pod pod_spec pod_template resources runtime_class toleration;
         security: app_armor seccomp signing_request;
-        volume: csi_driver fibre_channel nfs volume_spec;
-        workload: autoscaler cron_job daemon_set deployment disruption_budget job
-            job_spec metric replica_set replication_controller revision_data
+        storage: claim_spec csi_driver csi_node csi_node_driver parameters
+            token_requests volume_source volume_attachment;
+        volume: fibre_channel nfs volume_spec;
+        workload: cron_job daemon_set deployment disruption_budget job
+            job_spec replica_set replication_controller revision_data
             stateful_set;
     }
 }

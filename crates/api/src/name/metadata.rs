@@ -204,7 +204,9 @@ impl<'a> Metadata<'a> {
             let text = |name: &str| owner.get(name).and_then(Value::as_str).unwrap_or_default();
             let version = text("apiVersion");
             let why = "must not be empty";
-            if version.is_empty() || version.ends_with('/') {
+            // More than one slash names no version either.
+            let is_none = version.is_empty() || version.ends_with('/');
+            if is_none || version.matches('/').count() > 1 {
                 let why = "version must not be empty";
                 errors.push(FieldError::invalid(
                     format!("{field}.apiVersion"),

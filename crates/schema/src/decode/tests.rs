@@ -174,7 +174,7 @@ fn empty_fields_are_omitted_or_shown_as_in_kubernetes() {
         "Role",
         &json!({"metadata": {"name": "r"}}),
         &json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-            "metadata": {"name": "r"}, "rules": []}),
+            "metadata": {"name": "r"}, "rules": null}),
     );
     check_value(
         "ConfigMap",

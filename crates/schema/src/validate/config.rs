@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use headwater_json::Value;
 
 use super::pod::{is_standard, resource_amount, resource_name};
-use super::{
-    Check, Object, Path, has, is_true, list, map, number, objects, shown, shown_text, text,
-};
+use super::rule::{Seen, cidr};
+use super::{Check, Object, Path, has, is_true, list, map, number, objects, shown, text};
 use headwater_api::name;
 use headwater_api::quantity::Quantity;
+use headwater_api::selector::StructuredSelector;
 use headwater_api::status::{FieldError, FieldErrorKind};
 
 /// The maximum number of bytes in a ConfigMap or Secret.
@@ -71,7 +71,9 @@ pub(super) fn secret(check: &mut Check<'_>, secret: &Object, path: &Path<'_>) {
     }
     let kind = text(secret, "type");
     for (_, key) in SECRET_KEYS.iter().filter(|(of, _)| *of == kind) {
-        if !data.contains_key(key) {
+        // An SSH key must not be empty either.
+        let is_empty = *key == "ssh-privatekey" && text(data, key).is_empty();
+        if is_empty || !data.contains_key(key) {
             check.required(at.bracket(key), "");
         }
     }
@@ -142,6 +144,7 @@ pub(super) fn node(check: &mut Check<'_>, node: &Object, path: &Path<'_>) {
             });
         }
     }
+    pod_ranges(check, spec, path);
     for side in ["capacity", "allocatable"] {
         let status = path.field("status");
         let side_path = status.field(side);
@@ -149,6 +152,23 @@ pub(super) fn node(check: &mut Check<'_>, node: &Object, path: &Path<'_>) {
         for (name, value) in amounts.into_iter().flatten() {
             resource_amount(check, name, value, &side_path.field(name));
         }
+    }
+}
+
+/// The address ranges of a node: one of each family at most.
+fn pod_ranges(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    let ranges = list(spec, "podCIDRs");
+    let spec_path = path.field("spec");
+    let at = spec_path.field("podCIDRs");
+    for (index, range) in ranges.iter().enumerate() {
+        let text = range.as_str().unwrap_or_default();
+        check.problems(at.index(index), text, cidr(text));
+    }
+    let is_v6 = |range: &Value| range.as_str().is_some_and(|range| range.contains(':'));
+    let is_dual = ranges.len() == 2 && is_v6(&ranges[0]) != is_v6(&ranges[1]);
+    if ranges.len() > 1 && !is_dual {
+        let why = "may specify no more than one CIDR for each IP family";
+        check.invalid(at, &ranges.into(), why);
     }
 }
 
@@ -170,32 +190,17 @@ pub(super) fn access_modes(check: &mut Check<'_>, spec: &Object, path: &Path<'_>
     }
 }
 
-pub(super) fn claim(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
-    access_modes(check, spec, path);
-    let requests = map(spec, "resources").and_then(|resources| map(resources, "requests"));
-    let resources = path.field("resources");
-    let at = resources.bracket("storage");
-    match requests.and_then(|requests| requests.get("storage")) {
-        None => check.required(at, ""),
-        Some(value) => {
-            let amount = value.as_str().and_then(|text| Quantity::parse(text).ok());
-            if amount.is_some_and(|amount| amount.is_negative() || amount.is_zero()) {
-                check.invalid(at, value, "must be greater than zero");
-            }
-        }
-    }
-}
+const SCOPES: [&str; 7] = [
+    "Terminating",
+    "NotTerminating",
+    "BestEffort",
+    "NotBestEffort",
+    "PriorityClass",
+    "CrossNamespacePodAffinity",
+    "VolumeAttributesClass",
+];
 
 pub(super) fn quota(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
-    const SCOPES: [&str; 7] = [
-        "Terminating",
-        "NotTerminating",
-        "BestEffort",
-        "NotBestEffort",
-        "PriorityClass",
-        "CrossNamespacePodAffinity",
-        "VolumeAttributesClass",
-    ];
     let hard = path.field("hard");
     for name in map(spec, "hard").into_iter().flat_map(Object::keys) {
         let problems = name::qualified(name);
@@ -217,31 +222,176 @@ pub(super) fn quota(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     if both("BestEffort", "NotBestEffort") || both("Terminating", "NotTerminating") {
         check.invalid(at, &scopes.into(), "conflicting scopes");
     }
+    scope_selector(check, spec, path);
+}
+
+/// The scopes whose selectors only ask whether they apply.
+const EXISTING_SCOPES: [&str; 5] =
+    ["BestEffort", "NotBestEffort", "Terminating", "NotTerminating", "CrossNamespacePodAffinity"];
+
+/// The scope selector of a quota. Its paths lack the index, as in Kubernetes.
+fn scope_selector(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    let Some(selector) = map(spec, "scopeSelector") else { return };
+    let selector_path = path.field("scopeSelector");
+    let at = selector_path.field("matchExpressions");
+    let mut seen = HashSet::new();
+    for (_, requirement) in objects(selector, "matchExpressions") {
+        let (scope, operator) = (text(requirement, "scopeName"), text(requirement, "operator"));
+        if !SCOPES.contains(&scope) {
+            check.invalid(at.field("scopeName"), &scope.into(), "unsupported scope");
+        }
+        for name in map(spec, "hard").into_iter().flat_map(Object::keys) {
+            if is_quota_name(name) && !fits_scope(scope, name) {
+                let value = shown(spec, "scopeSelector");
+                check.invalid(at, &value, "unsupported scope applied to resource");
+            }
+        }
+        if EXISTING_SCOPES.contains(&scope) && operator != "Exists" {
+            let why = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity";
+            check.invalid(at.field("operator"), &operator.into(), why);
+        }
+        let has_values = !list(requirement, "values").is_empty();
+        match (operator, has_values) {
+            ("In" | "NotIn", false) => {
+                let why = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector";
+                check.required(at.field("values"), why);
+            }
+            ("Exists" | "DoesNotExist", true) => {
+                let why = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector";
+                check.invalid(at.field("values"), &shown(requirement, "values"), why);
+            }
+            ("In" | "NotIn" | "Exists" | "DoesNotExist", _) => {}
+            _ => {
+                let why = "not a valid selector operator";
+                check.invalid(at.field("operator"), &operator.into(), why);
+            }
+        }
+        seen.insert(scope);
+    }
+    let both = |a: &str, b: &str| seen.contains(a) && seen.contains(b);
+    for (one, other) in [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")] {
+        if both(one, other) {
+            check.invalid(at, &shown(spec, "scopes"), "conflicting scopes");
+        }
+    }
+}
+
+/// The resources of pods that a quota limits.
+const POD_QUOTAS: [&str; 10] = [
+    "pods",
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+];
+
+/// The other resources that a quota limits.
+const OTHER_QUOTAS: [&str; 9] = [
+    "requests.storage",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
+    "secrets",
+    "persistentvolumeclaims",
+    "configmaps",
+    "services.nodeports",
+    "services.loadbalancers",
+];
+
+fn is_quota_name(name: &str) -> bool {
+    POD_QUOTAS.contains(&name)
+        || OTHER_QUOTAS.contains(&name)
+        || name.starts_with("hugepages-")
+        || name.starts_with("requests.hugepages-")
+}
+
+/// Whether a scope can limit a resource.
+fn fits_scope(scope: &str, resource: &str) -> bool {
+    let is_of_pods = POD_QUOTAS.contains(&resource)
+        || resource.starts_with("hugepages-")
+        || resource.starts_with("requests.hugepages-");
+    match scope {
+        "BestEffort" => resource == "pods",
+        "Terminating"
+        | "NotTerminating"
+        | "NotBestEffort"
+        | "PriorityClass"
+        | "CrossNamespacePodAffinity" => is_of_pods,
+        "VolumeAttributesClass" => {
+            matches!(resource, "persistentvolumeclaims" | "requests.storage")
+        }
+        _ => true,
+    }
+}
+
+/// Checks that each type of limit occurs once; unlike for other lists, no type is a type too.
+pub(super) fn limit_ranges(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    let at = path.field("limits");
+    let mut seen = Seen::default();
+    for (index, limit) in objects(spec, "limits") {
+        let kind = text(limit, "type");
+        if !seen.insert(kind) {
+            check.duplicate(at.index(index).field("type"), &kind.into());
+        }
+    }
 }
 
 pub(super) fn limit_range(check: &mut Check<'_>, limit: &Object, path: &Path<'_>) {
     let kind = text(limit, "type");
-    if !kind.contains('/') && !matches!(kind, "" | "Pod" | "Container" | "PersistentVolumeClaim") {
+    let problems = name::qualified(kind);
+    if !problems.is_empty() {
+        check.problems(path.field("type"), kind, problems);
+    } else if !kind.contains('/') && !matches!(kind, "Pod" | "Container" | "PersistentVolumeClaim")
+    {
         let why = "must be a standard limit type or fully qualified";
         check.invalid(path.field("type"), &kind.into(), why);
     }
     for side in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
         let at = path.field(side);
+        if kind == "Pod" && side.starts_with("default") {
+            if map(limit, side).is_some_and(|side| !side.is_empty()) {
+                check.forbidden(at, "may not be specified when `type` is 'Pod'");
+            }
+            continue;
+        }
         for name in map(limit, side).into_iter().flat_map(Object::keys) {
-            if matches!(kind, "Pod" | "Container") {
-                resource_name(check, name, &at.bracket(name));
+            match kind {
+                "Pod" | "Container" => resource_name(check, name, &at.bracket(name)),
+                _ => plain_resource_name(check, name, &at.bracket(name)),
             }
         }
-        if kind == "Pod" && side.starts_with("default") && has(limit, side) {
-            check.forbidden(at, "may not be specified when `type` is 'Pod'");
-        }
     }
-    limit_order(check, limit, path);
+    let has_size = |side: &str| map(limit, side).is_some_and(|side| side.contains_key("storage"));
+    if kind == "PersistentVolumeClaim" && !has_size("min") && !has_size("max") {
+        let why = "either minimum or maximum storage value is required, but neither was provided";
+        check.required(path.field("limits"), why);
+    }
+    limit_order(check, limit, kind, path);
+    limit_ratio(check, limit, path);
+}
+
+/// Checks the name of a resource of any object.
+fn plain_resource_name(check: &mut Check<'_>, name: &str, at: &Path<'_>) {
+    let problems = name::qualified(name);
+    if problems.is_empty() && !name.contains('/') && !is_standard(name) {
+        let why = "must be a standard resource type or fully qualified";
+        check.invalid(at, &name.into(), why);
+    }
+    check.problems(at, name, problems);
+}
+
+fn limit_amount(limit: &Object, side: &str, name: &str) -> Option<Quantity> {
+    map(limit, side)?.get(name)?.as_str().and_then(|text| Quantity::parse(text).ok())
 }
 
 /// Checks the order of minimum, default request, default and maximum.
-fn limit_order(check: &mut Check<'_>, limit: &Object, path: &Path<'_>) {
-    const ORDER: [(&str, &str, &str, &str, &str); 5] = [
+fn limit_order(check: &mut Check<'_>, limit: &Object, kind: &str, path: &Path<'_>) {
+    const ORDER: [(&str, &str, &str, &str, &str); 6] = [
         ("min", "max", "min", "min value", "max value"),
         ("min", "defaultRequest", "defaultRequest", "min value", "default request value"),
         ("defaultRequest", "max", "defaultRequest", "default request value", "max value"),
@@ -252,21 +402,41 @@ fn limit_order(check: &mut Check<'_>, limit: &Object, path: &Path<'_>) {
             "default request value",
             "default limit value",
         ),
+        ("min", "default", "default", "min value", "default value"),
         ("default", "max", "default", "default value", "max value"),
     ];
-    let amount = |side: &str, name: &str| {
-        map(limit, side)?.get(name)?.as_str().and_then(|text| Quantity::parse(text).ok())
-    };
     for (low, high, blamed, low_word, high_word) in ORDER {
+        if kind == "Pod" && (low.starts_with("default") || high.starts_with("default")) {
+            continue;
+        }
         let at = path.field(blamed);
         for name in map(limit, low).into_iter().flat_map(Object::keys) {
-            if let (Some(less), Some(more)) = (amount(low, name), amount(high, name))
+            if let (Some(less), Some(more)) =
+                (limit_amount(limit, low, name), limit_amount(limit, high, name))
                 && less > more
             {
                 let value = map(limit, blamed).map(|amounts| shown(amounts, name));
                 let why = format!("{low_word} {less} is greater than {high_word} {more}");
                 check.invalid(at.bracket(name), &value.unwrap_or_default(), &why);
             }
+        }
+    }
+}
+
+/// Checks that a ratio is at least one, and at most what minimum and maximum allow.
+fn limit_ratio(check: &mut Check<'_>, limit: &Object, path: &Path<'_>) {
+    let at = path.field("maxLimitRequestRatio");
+    for (name, value) in map(limit, "maxLimitRequestRatio").into_iter().flatten() {
+        let Some(ratio) = limit_amount(limit, "maxLimitRequestRatio", name) else { continue };
+        if ratio < Quantity::count(1) {
+            check.invalid(at.bracket(name), value, &format!("ratio {ratio} is less than 1"));
+        }
+        let (least, most) = (limit_amount(limit, "min", name), limit_amount(limit, "max", name));
+        let (Some(least), Some(most)) = (least, most) else { continue };
+        let span = most.nano() as f64 / least.nano() as f64;
+        if ratio.nano() as f64 / 1e9 > span {
+            let why = format!("ratio {ratio} is greater than max/min = {span:.6}");
+            check.invalid(at.bracket(name), value, &why);
         }
     }
 }
@@ -307,6 +477,30 @@ pub(super) fn subject(check: &mut Check<'_>, subject: &Object, path: &Path<'_>) 
     };
     if group != expected {
         check.not_supported(path.field("apiGroup"), &group.into(), &[expected]);
+    }
+}
+
+/// Checks the kinds of a role reference and of a subject: none is no kind either.
+pub(super) fn subject_role(check: &mut Check<'_>, binding: &Object, path: &Path<'_>) {
+    let Some(role) = map(binding, "roleRef") else { return };
+    let supported: &[&str] = match check.kind.kind == "RoleBinding" {
+        true => &["ClusterRole", "Role"],
+        false => &["ClusterRole"],
+    };
+    let kind = text(role, "kind");
+    if !supported.contains(&kind) {
+        check.not_supported(path.field("roleRef").field("kind"), &kind.into(), supported);
+    }
+}
+
+/// The selectors of an aggregated role.
+pub(super) fn cluster_role(check: &mut Check<'_>, rule: &Object, path: &Path<'_>) {
+    let at = path.field("clusterRoleSelectors");
+    for (index, selector) in objects(rule, "clusterRoleSelectors") {
+        if let Err(why) = StructuredSelector::of(selector) {
+            let value = Value::Object(selector.clone());
+            check.invalid(at.index(index), &value, &format!("invalid label selector: {why}"));
+        }
     }
 }
 
@@ -351,31 +545,6 @@ pub(super) fn priority_class(check: &mut Check<'_>, class: &Object, path: &Path<
         "priority class names with 'system-' prefix are reserved for system use only. error: {error}"
     );
     check.forbidden(path.field("metadata").field("name"), &why);
-}
-
-pub(super) fn flow_schema(check: &mut Check<'_>, schema: &Object, path: &Path<'_>) {
-    let name = map(schema, "metadata").map_or("", |metadata| text(metadata, "name"));
-    let precedence = map(schema, "spec").and_then(|spec| number(spec, "matchingPrecedence"));
-    if precedence == Some(1) && name != "exempt" {
-        let why = "only the schema named 'exempt' may have matchingPrecedence 1";
-        check.invalid(path.field("spec").field("matchingPrecedence"), &1.into(), why);
-    }
-}
-
-pub(super) fn flow_rules(check: &mut Check<'_>, rule: &Object, path: &Path<'_>) {
-    if list(rule, "resourceRules").is_empty() && list(rule, "nonResourceRules").is_empty() {
-        let why = "at least one of resourceRules and nonResourceRules has to be non-empty";
-        check.required(path, why);
-    }
-}
-
-pub(super) fn priority_level(check: &mut Check<'_>, level: &Object, path: &Path<'_>) {
-    let name = map(level, "metadata").map_or("", |metadata| text(metadata, "name"));
-    let Some(spec) = map(level, "spec") else { return };
-    if (name == "exempt") != (text(spec, "type") == "Exempt") {
-        let why = "must be 'Exempt' if and only if `name` is 'exempt'";
-        check.invalid(path.field("spec").field("type"), &shown_text(spec, "type"), why);
-    }
 }
 
 /// Checks that an event is in the namespace of its object.

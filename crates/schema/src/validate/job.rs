@@ -17,6 +17,44 @@ const ACTIONS: &[&str] = &["Count", "FailIndex", "FailJob", "Ignore"];
 const OPERATORS: &[&str] = &["In", "NotIn"];
 const STATUSES: &[&str] = &["False", "True", "Unknown"];
 
+/// The limits of an Indexed job: pods at a time, failed indexes, and both for many completions.
+const PARALLEL_MAX: i64 = 100_000;
+const FAILED_MAX: i64 = 100_000;
+const MANY_COMPLETIONS: i64 = 100_000;
+const PARALLEL_OF_MANY_MAX: i64 = 10_000;
+const FAILED_OF_MANY_MAX: i64 = 10_000;
+
+pub(super) fn indexed(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    let parallel = number(spec, "parallelism");
+    let failed = number(spec, "maxFailedIndexes");
+    let completions = number(spec, "completions");
+    let mut limit = |name: &str, value: Option<i64>, max: i64, more: &str| {
+        if let Some(value) = value.filter(|value| *value > max) {
+            let why = format!("must be less than or equal to {max}{more}");
+            check.invalid(path.field(name), &value.into(), &why);
+        }
+    };
+    limit("parallelism", parallel, PARALLEL_MAX, " when completion mode is Indexed");
+    limit("maxFailedIndexes", failed, FAILED_MAX, "");
+    let is_many = completions.is_some_and(|count| count > MANY_COMPLETIONS);
+    let is_counted = is_many && has(spec, "backoffLimitPerIndex");
+    if is_counted {
+        let more = format!(
+            " when completions are above {MANY_COMPLETIONS} and used with backoff limit per index"
+        );
+        limit("parallelism", parallel, PARALLEL_OF_MANY_MAX, &more);
+        limit("maxFailedIndexes", failed, FAILED_OF_MANY_MAX, &more);
+    }
+    if failed > completions && completions.is_some() {
+        let why = "must be less than or equal to completions";
+        check.invalid(path.field("maxFailedIndexes"), &shown(spec, "maxFailedIndexes"), why);
+    }
+    if is_counted && failed.is_none() {
+        let why = format!("must be specified when completions is above {MANY_COMPLETIONS}");
+        check.required(path.field("maxFailedIndexes"), &why);
+    }
+}
+
 /// `podFailurePolicy` of a JobSpec.
 pub(super) fn failure_policy(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     let Some(policy) = map(spec, "podFailurePolicy") else { return };
@@ -130,9 +168,7 @@ fn success_rule(check: &mut Check<'_>, rule: &Object, completions: i64, path: &P
     let at = path.field("succeededIndexes");
     let indexes = text(rule, "succeededIndexes");
     if indexes.len() > INDEXES_BYTES_MAX {
-        let detail = format!("may not be more than {INDEXES_BYTES_MAX} bytes");
-        let (kind, field) = (FieldErrorKind::TooLong, at.to_string());
-        check.errors.push(FieldError { kind, field, detail });
+        check.too_long(at, INDEXES_BYTES_MAX);
     }
     let total = match count_indexes(indexes, completions) {
         Ok(total) => total,
@@ -212,8 +248,6 @@ fn one_of(check: &mut Check<'_>, word: &str, words: &[&str], path: &Path<'_>) {
 fn at_most(check: &mut Check<'_>, object: &Object, name: &str, max: usize, path: &Path<'_>) {
     let count = list(object, name).len();
     if count > max {
-        let detail = format!("{count}: must have at most {max} items");
-        let (kind, field) = (FieldErrorKind::TooMany, path.to_string());
-        check.errors.push(FieldError { kind, field, detail });
+        check.too_many(path, count, max);
     }
 }

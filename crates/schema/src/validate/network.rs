@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use headwater_json::Value;
 
+use super::rule::cidr;
 use super::{Check, Object, Path, has, list, map, number, objects, shown, shown_text, text};
 use headwater_api::name;
 
@@ -28,9 +29,26 @@ pub(super) fn service(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     }
     service_ports(check, spec, path);
     traffic_policy(check, spec, path);
+    source_ranges(check, spec, path);
     let at = path.field("externalIPs");
     for (index, ip) in list(spec, "externalIPs").iter().enumerate() {
         usable_ip(check, ip.as_str().unwrap_or_default(), &at.index(index));
+    }
+}
+
+/// The sources of a balancer. Their path is spelled as in Kubernetes.
+fn source_ranges(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    let at = path.field("LoadBalancerSourceRanges");
+    let ranges = list(spec, "loadBalancerSourceRanges");
+    if ranges.is_empty() {
+        return;
+    }
+    if text(spec, "type") != "LoadBalancer" {
+        return check.forbidden(at, "may only be used when `type` is 'LoadBalancer'");
+    }
+    for (index, range) in ranges.iter().enumerate() {
+        let text = range.as_str().unwrap_or_default();
+        check.problems(at.index(index), text, cidr(text));
     }
 }
 
@@ -98,6 +116,17 @@ fn traffic_policy(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
         let why = "may only be set for externally-accessible services";
         let value = shown_text(spec, "externalTrafficPolicy");
         check.invalid(path.field("externalTrafficPolicy"), &value, why);
+    }
+    if outside {
+        let at = path.field("externalTrafficPolicy");
+        match text(spec, "externalTrafficPolicy") {
+            "" => {
+                let why = "ExternalTrafficPolicy is required for externally-accessible services";
+                check.required(at, why);
+            }
+            "Cluster" | "Local" => {}
+            other => check.not_supported(at, &other.into(), &["Cluster", "Local"]),
+        }
     }
     let local = kind == "LoadBalancer" && text(spec, "externalTrafficPolicy") == "Local";
     if !local && number(spec, "healthCheckNodePort").unwrap_or(0) != 0 {
@@ -189,7 +218,100 @@ fn usable_ip(check: &mut Check<'_>, text: &str, at: &Path<'_>) {
     }
 }
 
+/// The zones and nodes that an endpoint should serve, each once.
+pub(super) fn zone_hints(check: &mut Check<'_>, hints: &Object, path: &Path<'_>) {
+    const HINTS_MAX: usize = 8;
+    let rules: [(&str, fn(&str) -> name::Problems); 2] =
+        [("forZones", name::label_value), ("forNodes", name::subdomain)];
+    for (list_name, form) in rules {
+        let at = path.field(list_name);
+        let count = list(hints, list_name).len();
+        if count > HINTS_MAX {
+            return check.too_many(at, count, HINTS_MAX);
+        }
+        let mut seen = BTreeSet::new();
+        for (index, hint) in objects(hints, list_name) {
+            let name = text(hint, "name");
+            let place = at.index(index);
+            if !seen.insert(name) {
+                check.duplicate(place.field("name"), &name.into());
+            }
+            check.problems(place.field("name"), name, form(name));
+        }
+    }
+}
+
+/// The ranges of a ServiceCIDR: one of each family at most.
+pub(super) fn service_cidr(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    let ranges = list(spec, "cidrs");
+    let at = path.field("cidrs");
+    if ranges.is_empty() {
+        return check.required(at, "at least one CIDR required");
+    }
+    if ranges.len() > 2 {
+        return check.invalid(at, &ranges.into(), "may only hold up to 2 values");
+    }
+    for (index, range) in ranges.iter().enumerate() {
+        let text = range.as_str().unwrap_or_default();
+        check.problems(at.index(index), text, canonical_cidr(text));
+    }
+    let families: Vec<Option<bool>> = ranges
+        .iter()
+        .map(|range| network(range.as_str().unwrap_or_default()).map(|(.., is_v6)| is_v6))
+        .collect();
+    if let [Some(one), Some(other)] = families.as_slice()
+        && one == other
+    {
+        let why = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+        check.invalid(at, &ranges.into(), why);
+    }
+}
+
+/// A range in the one form that Kubernetes writes: no host bits, the shortest spelling.
+fn canonical_cidr(text: &str) -> name::Problems {
+    let problems = cidr(text);
+    let Some((bits, length, is_v6)) = network(text).filter(|_| problems.is_empty()) else {
+        return problems;
+    };
+    let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
+    let kept = bits & mask;
+    let spelled = match is_v6 {
+        true => format!("{}/{length}", std::net::Ipv6Addr::from(kept)),
+        false => format!("{}/{length}", std::net::Ipv4Addr::from((kept >> 96) as u32)),
+    };
+    if kept != bits {
+        return vec!["must not have bits set beyond the prefix length".into()];
+    }
+    if spelled != text {
+        return vec![format!("must be in canonical form (\"{spelled}\")")];
+    }
+    Vec::new()
+}
+
+/// The ranges of a ServiceCIDR stay; a second one may be added.
+pub(super) fn service_cidr_update(check: &mut Check<'_>, spec: &Object, old: &Object) {
+    let (now, before) = (list(spec, "cidrs"), list(old, "cidrs"));
+    let why = "field is immutable";
+    let mut kept = |count: usize| {
+        for index in (0..count).filter(|index| now[*index] != before[*index]) {
+            check.invalid(format!("spec.cidrs[{index}]"), &now[index], why);
+        }
+    };
+    match (before.len(), now.len()) {
+        (old, new) if old == new => kept(new),
+        (1, 2) => {
+            kept(1);
+            let root = Path::Root;
+            service_cidr(check, spec, &root.field("spec"));
+        }
+        _ => check.invalid("spec.cidrs", &now.into(), why),
+    }
+}
+
 pub(super) fn ingress(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    if let Some(backend) = map(spec, "defaultBackend") {
+        ingress_backend(check, backend, &path.field("defaultBackend"));
+    }
     if list(spec, "rules").is_empty() && !has(spec, "defaultBackend") {
         let why = "either `defaultBackend` or `rules` must be specified";
         check.invalid(path, &shown(spec, "rules"), why);
@@ -230,7 +352,16 @@ pub(super) fn ingress_host(check: &mut Check<'_>, rule: &Object, path: &Path<'_>
 }
 
 pub(super) fn ingress_path(check: &mut Check<'_>, rule: &Object, path: &Path<'_>) {
+    if !has(rule, "pathType") {
+        return check.required(path.field("pathType"), "pathType must be specified");
+    }
     let (kind, value) = (text(rule, "pathType"), text(rule, "path"));
+    if !matches!(kind, "Exact" | "Prefix" | "ImplementationSpecific") {
+        let supported = ["Exact", "ImplementationSpecific", "Prefix"];
+        check.not_supported(path.field("pathType"), &kind.into(), &supported);
+    }
+    let none = Object::new();
+    ingress_backend(check, map(rule, "backend").unwrap_or(&none), &path.field("backend"));
     let strict = matches!(kind, "Exact" | "Prefix");
     let at = path.field("path");
     if !value.starts_with('/') && (strict || kind == "ImplementationSpecific" && !value.is_empty())
@@ -248,13 +379,13 @@ pub(super) fn ingress_path(check: &mut Check<'_>, rule: &Object, path: &Path<'_>
     }
 }
 
-pub(super) fn ingress_backend(check: &mut Check<'_>, backend: &Object, path: &Path<'_>) {
+fn ingress_backend(check: &mut Check<'_>, backend: &Object, path: &Path<'_>) {
     let empty = Value::from("");
     match (map(backend, "service"), has(backend, "resource")) {
         (Some(_), true) => {
             check.invalid(path, &empty, "cannot set both resource and service backends");
         }
-        (None, true) => {}
+        (None, true) => resource_backend(check, backend, &path.field("resource")),
         (None, false) => check.invalid(path, &empty, "resource or service backend is required"),
         (Some(service), false) => {
             let service_path = path.field("service");
@@ -263,6 +394,23 @@ pub(super) fn ingress_backend(check: &mut Check<'_>, backend: &Object, path: &Pa
                 name => check.problems(service_path.field("name"), name, name::label(name)),
             }
             service_port(check, service, path);
+        }
+    }
+}
+
+fn resource_backend(check: &mut Check<'_>, backend: &Object, path: &Path<'_>) {
+    let Some(resource) = map(backend, "resource") else { return };
+    if let Some(group) = resource.get("apiGroup").and_then(Value::as_str) {
+        check.problems(path.field("apiGroup"), group, name::subdomain(group));
+    }
+    for name in ["kind", "name"] {
+        let value = text(resource, name);
+        match value {
+            "" => check.required(path.field(name), ""),
+            _ => {
+                let problems = name::path_segment(value, name::Part::Whole);
+                check.problems(path.field(name), value, problems);
+            }
         }
     }
 }

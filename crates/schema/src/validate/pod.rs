@@ -10,7 +10,6 @@ use super::{
 };
 use headwater_api::name;
 use headwater_api::quantity::Quantity;
-use headwater_api::status::{FieldError, FieldErrorKind};
 
 /// The rules of pods only, not of templates.
 pub(super) fn pod(check: &mut Check<'_>, pod: &Object, path: &Path<'_>) {
@@ -41,8 +40,39 @@ pub(super) fn pod(check: &mut Check<'_>, pod: &Object, path: &Path<'_>) {
     }
 }
 
+/// The maximum size of all annotations of an object.
+const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
+
+/// The labels and annotations of a pod template. Their paths lack `metadata`, as in Kubernetes.
+pub(super) fn pod_template(check: &mut Check<'_>, template: &Object, path: &Path<'_>) {
+    let Some(metadata) = map(template, "metadata") else { return };
+    let at = path.field("labels");
+    for (key, value) in map(metadata, "labels").into_iter().flatten() {
+        check.problems(at, key, name::qualified(key));
+        let value = value.as_str().unwrap_or_default();
+        check.problems(at, value, name::label_value(value));
+    }
+    let at = path.field("annotations");
+    let annotations = map(metadata, "annotations").into_iter().flatten();
+    let mut bytes = 0;
+    for (key, value) in annotations {
+        check.problems(at, key, name::qualified(&key.to_lowercase()));
+        bytes += key.len() + value.as_str().map_or(0, str::len);
+    }
+    if bytes > ANNOTATION_BYTES_MAX {
+        check.too_long(at, ANNOTATION_BYTES_MAX);
+    }
+}
+
 /// The rules that involve several parts of a pod's spec.
 pub(super) fn pod_spec(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    // Controllers of StatefulSets set both.
+    for name in ["hostname", "subdomain"] {
+        let host = text(spec, name);
+        if !host.is_empty() && check.kind.kind != "StatefulSet" {
+            check.problems(path.field(name), host, name::label(host));
+        }
+    }
     container_names(check, spec, path);
     volume_mounts(check, spec, path);
     host_ports(check, spec, path);
@@ -130,11 +160,7 @@ fn mounts_of(check: &mut Check<'_>, container: &Object, volumes: &Seen<'_>, path
         let at = path.index(index);
         let (name, place) = (text(mount, "name"), text(mount, "mountPath"));
         if !volumes.contains(name) {
-            check.errors.push(FieldError {
-                kind: FieldErrorKind::NotFound,
-                field: at.field("name").to_string(),
-                detail: Value::from(name).to_string(),
-            });
+            check.not_found(at.field("name"), &name.into());
         }
         if !places.insert(place) {
             check.invalid(at.field("mountPath"), &place.into(), "must be unique");
@@ -302,9 +328,49 @@ pub(super) fn toleration(check: &mut Check<'_>, toleration: &Object, path: &Path
     }
 }
 
-pub(super) fn node_requirement(check: &mut Check<'_>, requirement: &Object, path: &Path<'_>) {
-    let values = list(requirement, "values").len();
+/// A requirement on a field of a node: its name is the only one.
+fn node_field(check: &mut Check<'_>, requirement: &Object, path: &Path<'_>) {
+    let values = list(requirement, "values");
     let at = path.field("values");
+    match text(requirement, "operator") {
+        "In" | "NotIn" if values.len() != 1 => {
+            let why =
+                "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
+            check.required(at, why);
+        }
+        "In" | "NotIn" => {}
+        other => {
+            check.invalid(path.field("operator"), &other.into(), "not a valid selector operator");
+        }
+    }
+    let key = text(requirement, "key");
+    if key != "metadata.name" {
+        check.invalid(path.field("key"), &key.into(), "not a valid field selector key");
+        return;
+    }
+    for (index, value) in values.iter().enumerate() {
+        let value = value.as_str().unwrap_or_default();
+        check.problems(at.index(index), value, name::subdomain(value));
+    }
+}
+
+pub(super) fn node_requirement(check: &mut Check<'_>, requirement: &Object, path: &Path<'_>) {
+    let list_path = if let Path::Index(list, _) = path { list } else { path };
+    if matches!(list_path, Path::Field(_, "matchFields")) {
+        return node_field(check, requirement, path);
+    }
+    let key = text(requirement, "key");
+    check.problems(path.field("key"), key, name::qualified(key));
+    // Preferences were never checked for the values of labels.
+    let is_preference =
+        matches!(list_path, Path::Field(Path::Field(_, "preference"), "matchExpressions"));
+    let at = path.field("values");
+    let checked = list(requirement, "values").iter().enumerate().filter(|_| !is_preference);
+    for (index, value) in checked {
+        let value = value.as_str().unwrap_or_default();
+        check.problems(at.index(index), value, name::label_value(value));
+    }
+    let values = list(requirement, "values").len();
     match text(requirement, "operator") {
         "In" | "NotIn" if values == 0 => {
             check.required(at, "must be specified when `operator` is 'In' or 'NotIn'");
@@ -367,6 +433,29 @@ pub(super) fn resources(check: &mut Check<'_>, resources: &Object, path: &Path<'
                 check.required(path.field("limits"), why);
             }
             _ => {}
+        }
+    }
+}
+
+/// The overhead and the tolerations of a runtime class. The paths of the overhead are those of
+/// limits, as in Kubernetes.
+pub(super) fn runtime_class(check: &mut Check<'_>, class: &Object, path: &Path<'_>) {
+    let overhead = path.field("overhead");
+    let limits = overhead.field("limits");
+    let fixed = map(class, "overhead").and_then(|overhead| map(overhead, "podFixed"));
+    for (name, value) in fixed.into_iter().flatten() {
+        let at = limits.bracket(name);
+        resource_name(check, name, &at);
+        resource_amount(check, name, value, &at);
+    }
+    let Some(scheduling) = map(class, "scheduling") else { return };
+    let scheduling_path = path.field("scheduling");
+    let at = scheduling_path.field("tolerations");
+    let mut seen = BTreeSet::new();
+    for (index, toleration) in objects(scheduling, "tolerations") {
+        let key = ["key", "operator", "value", "effect"].map(|name| text(toleration, name));
+        if !seen.insert(key) {
+            check.duplicate(at.index(index), &Value::Object(toleration.clone()));
         }
     }
 }

@@ -7,16 +7,27 @@ use headwater_json::Value;
 use super::{Check, Path};
 use headwater_api::name::{self, LABEL_BYTES_MAX, Part, Problems};
 use headwater_api::quantity::Quantity;
-use headwater_api::status::{FieldError, FieldErrorKind};
 
 /// One rule for one value.
 pub(super) enum Rule {
     Required(&'static str),
+    /// There, though it may be empty.
+    Present(&'static str),
     /// A number that is not zero.
     Set(&'static str),
     Forbidden(&'static str),
     Enum(Vec<&'static str>),
-    Text(fn(&str) -> Problems),
+    /// A text of a form; an empty one is checked only if it is `strict`.
+    Text {
+        form: fn(&str) -> Problems,
+        strict: bool,
+    },
+    /// At most so many bytes.
+    Bytes(usize),
+    /// The name of a storage or device driver.
+    Driver,
+    /// A quantity above zero.
+    Positive(String),
     Between {
         min: i64,
         max: i64,
@@ -42,9 +53,16 @@ impl Rule {
         let int = |text: &str| text.parse::<i64>().expect("a bound is a number");
         match name {
             "required" => Rule::Required(args),
+            "present" => Rule::Present(args),
             "set" => Rule::Set(args),
             "forbidden" => Rule::Forbidden(args),
-            "enum" => Rule::Enum(args.split(' ').collect()),
+            "enum" => {
+                let word = |word| if word == "\"\"" { "" } else { word };
+                Rule::Enum(args.split(' ').map(word).collect())
+            }
+            "bytes" => Rule::Bytes(args.parse().expect("a limit is a number")),
+            "driver" => Rule::Driver,
+            "above-zero" => Rule::Positive(args.to_owned()),
             "min" => Rule::Between {
                 min: int(args),
                 max: i64::MAX,
@@ -77,7 +95,10 @@ impl Rule {
             "labels" => Rule::Labels,
             "unique" => Rule::Unique(Some(args).filter(|key| !key.is_empty())),
             "many" => Rule::Many(args.parse().expect("a limit is a number")),
-            form => Rule::Text(form_of(form)),
+            form => match form.strip_suffix('!') {
+                Some(form) => Rule::Text { form: form_of(form), strict: true },
+                None => Rule::Text { form: form_of(form), strict: false },
+            },
         }
     }
 
@@ -93,14 +114,32 @@ impl Rule {
                 check.required(path, why);
                 return false;
             }
+            (Rule::Present(why), None) => {
+                check.required(path, why);
+                return false;
+            }
             (Rule::Set(why), value) if value.is_none_or(|value| value.as_i64() == Some(0)) => {
                 check.required(path, why);
                 return false;
             }
             (Rule::Forbidden(why), Some(_)) => check.forbidden(path, why),
             (Rule::Enum(words), Some(value)) => one_of(check, words, value, path),
-            (Rule::Text(form), Some(Value::String(text))) if !text.is_empty() => {
+            (Rule::Text { form, strict }, Some(Value::String(text)))
+                if *strict || !text.is_empty() =>
+            {
                 check.problems(path, text, form(text));
+            }
+            (Rule::Bytes(max), Some(Value::String(text))) if text.len() > *max => {
+                check.too_long(path, *max);
+            }
+            (Rule::Driver, value) => {
+                driver(check, value.and_then(Value::as_str).unwrap_or_default(), path);
+            }
+            (Rule::Positive(why), Some(value)) => {
+                let amount = value.as_str().and_then(|text| Quantity::parse(text).ok());
+                if amount.is_some_and(|amount| amount.is_negative() || amount.is_zero()) {
+                    check.invalid(path, value, why);
+                }
             }
             (Rule::Between { min, max, why }, Some(value))
                 if value.as_i64().is_some_and(|number| !(*min..=*max).contains(&number)) =>
@@ -133,11 +172,7 @@ impl Rule {
             }
             (Rule::Unique(key), Some(Value::Array(items))) => unique(check, items, *key, path),
             (Rule::Many(max), Some(Value::Array(items))) if items.len() > *max => {
-                check.errors.push(FieldError {
-                    kind: FieldErrorKind::TooMany,
-                    field: path.to_string(),
-                    detail: format!("{}: must have at most {max} items", items.len()),
-                });
+                check.too_many(path, items.len(), *max);
             }
             _ => {}
         }
@@ -157,6 +192,8 @@ fn form_of(name: &str) -> fn(&str) -> Problems {
         "ip" => name::ip,
         "cidr" => cidr,
         "segment" => |text| name::path_segment(text, Part::Whole),
+        "lower-qualified" => |text| name::qualified(&text.to_lowercase()),
+        "path-of-domain" => path_of_domain,
         "relative" => relative,
         "no-dots" => no_dots,
         other => unreachable!("no form {other}"),
@@ -173,7 +210,7 @@ fn is_empty(value: Option<&Value>) -> bool {
 }
 
 fn one_of(check: &mut Check<'_>, words: &[&str], value: &Value, path: &Path<'_>) {
-    if value.as_str().is_some_and(|text| !text.is_empty() && !words.contains(&text)) {
+    if value.as_str().is_some_and(|text| !words.contains(&text)) {
         check.not_supported(path, value, words);
     }
 }
@@ -259,7 +296,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-fn cidr(text: &str) -> Problems {
+pub(super) fn cidr(text: &str) -> Problems {
     let refused = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
     let Some((address, bits)) = text.trim().split_once('/') else { return vec![refused.into()] };
     let bits_max = match address.parse() {
@@ -272,6 +309,39 @@ fn cidr(text: &str) -> Problems {
         Ok(bits) if plain && bits <= bits_max => Vec::new(),
         _ => vec![refused.into()],
     }
+}
+
+/// The maximum length of the name of a driver.
+const DRIVER_BYTES_MAX: usize = 63;
+
+/// Checks the name of a storage or device driver.
+pub(super) fn driver(check: &mut Check<'_>, name: &str, path: &Path<'_>) {
+    if name.is_empty() {
+        return check.required(path, "");
+    }
+    if name.len() > DRIVER_BYTES_MAX {
+        check.too_long(path, DRIVER_BYTES_MAX);
+    }
+    check.problems(path, name, name::subdomain(&name.to_lowercase()));
+}
+
+/// `example.com/path`.
+fn path_of_domain(text: &str) -> Problems {
+    let Some((domain, path)) = text.split_once('/') else {
+        return vec!["must be a domain-prefixed path (such as \"acme.io/foo\")".into()];
+    };
+    if path.is_empty() || domain.is_empty() {
+        return vec!["must be a domain-prefixed path (such as \"acme.io/foo\")".into()];
+    }
+    let domain = name::subdomain(domain);
+    if !domain.is_empty() {
+        return domain;
+    }
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte);
+    if path.bytes().all(is_plain) {
+        return Vec::new();
+    }
+    vec!["Invalid path (e.g. 'acme.io/foo', regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')".into()]
 }
 
 fn relative(path: &str) -> Problems {

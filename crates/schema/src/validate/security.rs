@@ -7,7 +7,6 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::{Check, Object, Path, has, list, number, shown, text};
 use headwater_api::name;
-use headwater_api::status::{FieldError, FieldErrorKind};
 
 const PROFILES: &[&str] = &["Localhost", "RuntimeDefault", "Unconfined"];
 
@@ -84,7 +83,7 @@ pub(super) fn app_armor(check: &mut Check<'_>, profile: &Object, path: &Path<'_>
         "Localhost" if target.is_empty() => {
             check.required(at, "must be set when AppArmor type is Localhost");
         }
-        "Localhost" if target.len() > PROFILE_BYTES_MAX => too_long(check, PROFILE_BYTES_MAX, &at),
+        "Localhost" if target.len() > PROFILE_BYTES_MAX => check.too_long(at, PROFILE_BYTES_MAX),
         "Localhost" => {}
         "RuntimeDefault" | "Unconfined" if has(profile, "localhostProfile") => {
             check.invalid(at, &target.into(), "can only be set when AppArmor type is Localhost");
@@ -169,7 +168,7 @@ fn signer(check: &mut Check<'_>, signer: &str, path: &Path<'_>) {
         return check.invalid(path, &signer.into(), why);
     };
     if domain.len() > DOMAIN_BYTES_MAX {
-        too_long(check, DOMAIN_BYTES_MAX, path);
+        check.too_long(path, DOMAIN_BYTES_MAX);
     }
     let mut labels = |of: &str, problems: fn(&str) -> name::Problems| {
         for label in of.split('.') {
@@ -185,12 +184,6 @@ fn signer(check: &mut Check<'_>, signer: &str, path: &Path<'_>) {
         check.invalid(path, &(*domain).into(), why);
     }
     if signer.len() > SIGNER_BYTES_MAX {
-        too_long(check, SIGNER_BYTES_MAX, path);
+        check.too_long(path, SIGNER_BYTES_MAX);
     }
-}
-
-fn too_long(check: &mut Check<'_>, max: usize, path: &Path<'_>) {
-    let detail = format!("may not be more than {max} bytes");
-    let (kind, field) = (FieldErrorKind::TooLong, path.to_string());
-    check.errors.push(FieldError { kind, field, detail });
 }

@@ -5,6 +5,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{decode, defaults};
+
+mod kinds;
+
 use headwater_api::kind::builtin;
 
 fn kind(group: &str, name: &str) -> Kind {
@@ -276,7 +279,11 @@ fn invalid_workloads_have_kubernetes_messages() {
     let check = |name: &str, change: &Value, expected: &[&str]| {
         refused("apps", name, &workload_with(change), expected);
     };
-    check("Deployment", &json!({"spec": {"selector": null}}), &["spec.selector: Required value"]);
+    check(
+        "Deployment",
+        &json!({"spec": {"selector": null}}),
+        &["spec.selector: Required value", "spec.template.metadata.labels: Invalid value"],
+    );
     check(
         "Deployment",
         &json!({"spec": {"selector": {"matchLabels": {"a": "x"}}, "replicas": -1}}),
@@ -371,10 +378,9 @@ fn invalid_services_and_network_objects_have_kubernetes_messages() {
         &json!({"spec": {"rules": [{"host": "1.2.3.4", "http": {"paths": [{"path": "x", "pathType": "Exact", "backend": {"service": {"name": "s", "port": {}}}}, {"backend": {}}]}}]}}),
         &[
             "spec.rules[0].host: Invalid value: \"1.2.3.4\": must be a DNS name, not an IP address",
-            "spec.rules[0].http.paths[0].path: Invalid value: \"x\": must be an absolute path",
             "spec.rules[0].http.paths[0].backend: Required value: port name or number is required",
+            "spec.rules[0].http.paths[0].path: Invalid value: \"x\": must be an absolute path",
             "spec.rules[0].http.paths[1].pathType: Required value: pathType must be specified",
-            "spec.rules[0].http.paths[1].backend: Invalid value: \"\": resource or service backend is required",
         ],
     );
     refused(
@@ -460,6 +466,7 @@ fn invalid_configuration_has_kubernetes_messages() {
         &[
             "spec.accessModes: Required value",
             "spec.capacity: Required value",
+            "spec.capacity: Unsupported value: null",
             "spec: Required value: must specify a volume type",
         ],
     );
@@ -927,7 +934,7 @@ fn invalid_job_policies_are_rejected() {
         &[
             ".onExitCodes.operator: Unsupported value: \"Cats\": supported values: \"In\", \"NotIn\"",
             ".onExitCodes.containerName: Invalid value: \"other\": must be one of the container",
-            ".onExitCodes.values: Invalid value: [",
+            ".onExitCodes.values: Invalid value: null",
             ".onPodConditions[0].type: Invalid value: \"-\"",
             ".onPodConditions[0].status: Unsupported value: \"Maybe\": supported values: \"False\"",
             ": Invalid value: specifying both OnExitCodes and OnPodConditions is not supported",

@@ -11,12 +11,18 @@ use crate::types::get;
 use headwater_api::quantity::Quantity;
 
 /// Checks an immutable field.
-pub(super) fn immutable(check: &mut Check<'_>, old: &Object, path: &[&str]) {
+pub(super) fn immutable(check: &mut Check<'_>, old: &Object, path: &[&str], why: Option<&str>) {
     let (now, before) = (get(check.root, path), get(old, path));
     let absent = Value::Null;
-    if now.unwrap_or(&absent) != before.unwrap_or(&absent) {
-        let value = now.cloned().unwrap_or_default();
-        check.invalid(path.join("."), &value, "field is immutable");
+    if now.unwrap_or(&absent) == before.unwrap_or(&absent) {
+        return;
+    }
+    match why {
+        Some(why) => check.forbidden(path.join("."), why),
+        None => {
+            let value = now.cloned().unwrap_or_default();
+            check.invalid(path.join("."), &value, "field is immutable");
+        }
     }
 }
 
@@ -36,6 +42,9 @@ pub(super) fn by_kind(check: &mut Check<'_>, old: &Object) {
         ("", "Node") => node(check, spec, before),
         ("", "ResourceQuota") => scopes(check, spec, before),
         ("apps", "StatefulSet") => stateful_set(check, spec, before),
+        ("networking.k8s.io", "ServiceCIDR") => network::service_cidr_update(check, spec, before),
+        ("storage.k8s.io", "CSIDriver") => attachment(check, spec, before),
+        ("storage.k8s.io", "CSINode") => drivers(check, spec, before),
         ("batch", "Job") => job(check, old, spec, before),
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding")
             if new.get("roleRef") != old.get("roleRef") =>
@@ -226,8 +235,8 @@ fn job(check: &mut Check<'_>, old: &Object, spec: &Object, before: &Object) {
 fn claim(check: &mut Check<'_>, old: &Object, spec: &Object, before: &Object) {
     let bound = map(old, "status").is_some_and(|status| text(status, "phase") == "Bound");
     let size = |spec: &Object| {
-        let requests = get(spec, &["resources", "requests", "storage"])?.as_str()?;
-        Quantity::parse(requests).ok()
+        let requests = get(spec, &["resources", "requests", "storage"]).and_then(Value::as_str);
+        Quantity::parse(requests.unwrap_or("0")).ok()
     };
     let fixed = |spec: &Object| {
         let mut spec = spec.clone();
@@ -258,7 +267,7 @@ fn claim(check: &mut Check<'_>, old: &Object, spec: &Object, before: &Object) {
     {
         let capacity = get(old, &["status", "capacity", "storage"]).and_then(Value::as_str);
         let capacity = capacity.and_then(|text| Quantity::parse(text).ok());
-        if capacity.is_none_or(|capacity| new <= capacity) {
+        if new <= capacity.unwrap_or(Quantity::count(0)) {
             let field = "spec.resources.requests.storage";
             check.forbidden(field, "field can not be less than status.capacity");
         }
@@ -290,6 +299,32 @@ fn node(check: &mut Check<'_>, spec: &Object, old: &Object) {
     if !kept("providerID") {
         let why = "node updates may not change providerID except from \"\" to valid";
         check.forbidden("spec.providerID", why);
+    }
+}
+
+/// Whether a driver attaches volumes stays as it is. The path is spelled as in Kubernetes.
+fn attachment(check: &mut Check<'_>, spec: &Object, old: &Object) {
+    if spec.get("attachRequired") != old.get("attachRequired") {
+        let value = shown(spec, "attachRequired");
+        check.invalid("spec.attachedRequired", &value, "field is immutable");
+    }
+}
+
+/// The drivers of a node stay as they are, but for the volumes that they can attach.
+fn drivers(check: &mut Check<'_>, spec: &Object, old: &Object) {
+    let fixed = |driver: &Object| {
+        let mut driver = driver.clone();
+        driver.remove("allocatable");
+        driver
+    };
+    for (_, before) in objects(old, "drivers") {
+        let name = text(before, "name");
+        for (_, now) in objects(spec, "drivers").filter(|(_, now)| text(now, "name") == name) {
+            if fixed(now) != fixed(before) {
+                let value = Value::Object(now.clone());
+                check.invalid("spec.drivers", &value, "field is immutable");
+            }
+        }
     }
 }
 

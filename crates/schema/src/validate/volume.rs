@@ -1,9 +1,7 @@
 //! Rules of PersistentVolumes and their sources.
 
 use super::{Check, Object, Path, has, list, map, number, shown, text};
-use headwater_api::name;
 use headwater_api::quantity::Quantity;
-use headwater_api::status::{FieldError, FieldErrorKind};
 
 /// The sources of a volume in Kubernetes' order: the first one is used.
 const SOURCES: [&str; 22] = [
@@ -31,8 +29,6 @@ const SOURCES: [&str; 22] = [
     "csi",
 ];
 
-const DRIVER_BYTES_MAX: usize = 63;
-
 pub(super) fn volume_spec(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     super::config::access_modes(check, spec, path);
     capacity(check, spec, path);
@@ -50,7 +46,8 @@ pub(super) fn volume_spec(check: &mut Check<'_>, spec: &Object, path: &Path<'_>)
 }
 
 fn capacity(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
-    let Some(capacity) = map(spec, "capacity") else { return };
+    let none = Object::new();
+    let capacity = map(spec, "capacity").unwrap_or(&none);
     let at = path.field("capacity");
     if !capacity.contains_key("storage") || capacity.len() > 1 {
         check.not_supported(at, &shown(spec, "capacity"), &["storage"]);
@@ -92,20 +89,6 @@ fn is_root(path: &str) -> bool {
 /// The source fields of a volume's spec.
 pub(super) fn sources(spec: &Object) -> impl Iterator<Item = &'static str> {
     SOURCES.into_iter().filter(|name| has(spec, name))
-}
-
-/// The name of a CSI driver.
-pub(super) fn csi_driver(check: &mut Check<'_>, source: &Object, path: &Path<'_>) {
-    let name = text(source, "driver");
-    let at = path.field("driver");
-    if name.len() > DRIVER_BYTES_MAX {
-        let detail = format!("may not be more than {DRIVER_BYTES_MAX} bytes");
-        let (kind, field) = (FieldErrorKind::TooLong, at.to_string());
-        check.errors.push(FieldError { kind, field, detail });
-    }
-    if !name.is_empty() {
-        check.problems(at, name, name::subdomain(&name.to_lowercase()));
-    }
 }
 
 /// Fibre Channel: names or ids of the target, and which disk of it.

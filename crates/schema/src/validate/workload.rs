@@ -3,8 +3,9 @@
 use headwater_json::Value;
 
 use super::job;
-use super::rule::{CRON_JOB_NAME_BYTES_MAX, percent};
-use super::{Check, Object, Path, has, is_true, list, map, number, shown, shown_text, text};
+use super::rule::{CRON_JOB_NAME_BYTES_MAX, Seen, percent};
+use super::{Check, Object, Path, has, is_true, list, map, number, objects, shown, text};
+use headwater_api::name;
 use headwater_api::selector::StructuredSelector;
 
 pub(super) fn deployment(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
@@ -47,7 +48,10 @@ fn stands_still(rolling: &Object) -> bool {
 /// An integer, or the number of a percentage.
 fn count_of(object: &Object, name: &str) -> i64 {
     let value = object.get(name);
-    value.and_then(|value| percent(value).or_else(|| value.as_i64())).unwrap_or(0)
+    let written = |value: &Value| value.as_str()?.parse().ok();
+    value
+        .and_then(|value| percent(value).or_else(|| value.as_i64().or_else(|| written(value))))
+        .unwrap_or(0)
 }
 
 pub(super) fn replica_set(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
@@ -79,8 +83,32 @@ pub(super) fn daemon_set(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) 
     }
 }
 
+/// The volumes that the claims of a StatefulSet become in its pods.
+fn claim_volumes(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    let template = path.field("template");
+    let pod = template.field("spec");
+    let at = pod.field("volumes");
+    let mut names = Seen::default();
+    let mut index = 0;
+    for (_, claim) in objects(spec, "volumeClaimTemplates") {
+        let name = map(claim, "metadata").map_or("", |metadata| text(metadata, "name"));
+        if !names.insert(name) {
+            continue;
+        }
+        let volume = at.index(index);
+        if name.is_empty() {
+            check.required(volume.field("name"), "");
+            check.required(volume.field("persistentVolumeClaim").field("claimName"), "");
+        } else {
+            check.problems(volume.field("name"), name, name::label(name));
+        }
+        index += 1;
+    }
+}
+
 pub(super) fn stateful_set(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     selected_template(check, spec, path, "statefulset", "StatefulSet");
+    claim_volumes(check, spec, path);
     let policy = text(spec, "podManagementPolicy");
     if !matches!(policy, "" | "OrderedReady" | "Parallel") {
         let why = "must be 'OrderedReady' or 'Parallel'";
@@ -120,16 +148,28 @@ fn selected_template(
     runner: &str,
 ) {
     let Some(template) = map(spec, "template") else { return };
-    let Some(selector) = map(spec, "selector") else { return };
-    if is_empty_selector(selector) {
-        let why = format!("empty selector is invalid for {what}");
-        check.invalid(path.field("selector"), &shown(spec, "selector"), &why);
-    }
-    let matched = selects(selector, template_labels(template));
-    if matched.is_none() && runner == "ReplicaSet" {
-        let why = "invalid label selector";
-        check.invalid(path.field("selector"), &shown(spec, "selector"), why);
-    }
+    let at = path.field("selector");
+    let matched = match map(spec, "selector") {
+        // No selector selects nothing, which is an error of its own only for some kinds.
+        None => {
+            if runner != "DaemonSet" {
+                check.required(at, "");
+            }
+            Some(false)
+        }
+        Some(selector) => {
+            if is_empty_selector(selector) {
+                let why = format!("empty selector is invalid for {what}");
+                check.invalid(at, &shown(spec, "selector"), &why);
+            }
+            let matched = selects(selector, template_labels(template));
+            if matched.is_none() && runner != "DaemonSet" {
+                let why = if runner == "ReplicaSet" { "invalid label selector" } else { "" };
+                check.invalid(at, &shown(spec, "selector"), why);
+            }
+            matched
+        }
+    };
     let matched = matched.unwrap_or(true);
     restarting_template(check, template, &path.field("template"), matched, runner);
 }
@@ -194,10 +234,15 @@ pub(super) fn revision_data(check: &mut Check<'_>, revision: &Object, path: &Pat
 pub(super) fn job(check: &mut Check<'_>, job: &Object, path: &Path<'_>) {
     let Some(spec) = map(job, "spec") else { return };
     let spec_path = path.field("spec");
-    let (Some(template), Some(selector)) = (map(spec, "template"), map(spec, "selector")) else {
+    if check.old.is_some_and(|old| old.get("spec") == job.get("spec")) {
         return;
+    }
+    let Some(template) = map(spec, "template") else { return };
+    let matched = match map(spec, "selector") {
+        None => Some(false),
+        Some(selector) => selects(selector, template_labels(template)),
     };
-    if selects(selector, template_labels(template)) == Some(false) {
+    if matched == Some(false) {
         unmatched(check, template, &spec_path.field("template"));
     }
     if !is_true(spec, "manualSelector") && check.old.is_none() {
@@ -225,7 +270,10 @@ fn generated_labels(check: &mut Check<'_>, job: &Object, template: &Object, path
 }
 
 pub(super) fn job_spec(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
-    if text(spec, "completionMode") != "Indexed" {
+    if matches!(text(spec, "completionMode"), "Indexed") {
+        job::indexed(check, spec, path);
+    }
+    if !has(spec, "completionMode") || text(spec, "completionMode") == "NonIndexed" {
         for name in ["backoffLimitPerIndex", "maxFailedIndexes"] {
             if has(spec, name) {
                 let why = "requires indexed completion mode";
@@ -264,6 +312,9 @@ pub(super) fn cron_job(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
             check.invalid(at, &schedule.into(), why);
         }
     }
+    if let Some(zone) = spec.get("timeZone").and_then(Value::as_str) {
+        time_zone(check, zone, &path.field("timeZone"));
+    }
     let template = path.field("jobTemplate");
     let template_spec = template.field("spec");
     if let Some(job) = map(spec, "jobTemplate").and_then(|template| map(template, "spec")) {
@@ -280,6 +331,20 @@ pub(super) fn cron_job(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     if check.old.is_none() && name.len() > CRON_JOB_NAME_BYTES_MAX {
         let why = "must be no more than 52 characters";
         check.invalid("metadata.name", &name.into(), why);
+    }
+}
+
+/// A time zone of the database by its name.
+fn time_zone(check: &mut Check<'_>, zone: &str, path: &Path<'_>) {
+    let value = Value::from(zone);
+    if zone.is_empty() {
+        check.invalid(path, &value, "timeZone must be nil or non-empty string");
+    } else if zone.eq_ignore_ascii_case("Local") {
+        let why =
+            "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
+        check.invalid(path, &value, why);
+    } else if zone != "UTC" && jiff::tz::db().get(zone).is_err() {
+        check.invalid(path, &value, &format!("unknown time zone {zone}"));
     }
 }
 
@@ -360,82 +425,5 @@ pub(super) fn disruption_budget(check: &mut Check<'_>, spec: &Object, path: &Pat
     if has(spec, "minAvailable") && has(spec, "maxUnavailable") {
         let why = "minAvailable and maxUnavailable cannot be both set";
         check.invalid(path, &Value::Object(spec.clone()), why);
-    }
-}
-
-pub(super) fn autoscaler(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
-    let (least, most) = (number(spec, "minReplicas"), number(spec, "maxReplicas").unwrap_or(0));
-    if least.is_some_and(|least| most < least) {
-        let why = "must be greater than or equal to `minReplicas`";
-        check.invalid(path.field("maxReplicas"), &most.into(), why);
-    }
-}
-
-/// Checks that a metric has exactly the source of its type.
-pub(super) fn metric(check: &mut Check<'_>, metric: &Object, path: &Path<'_>) {
-    const SOURCES: [(&str, &str); 5] = [
-        ("Object", "object"),
-        ("Pods", "pods"),
-        ("Resource", "resource"),
-        ("External", "external"),
-        ("ContainerResource", "containerResource"),
-    ];
-    let wanted = SOURCES.iter().find(|(kind, _)| *kind == text(metric, "type"));
-    let Some((_, wanted)) = wanted else { return };
-    if !has(metric, wanted) {
-        let why = "must populate information for the given metric source";
-        check.required(path.field(wanted), why);
-    }
-    for (_, source) in SOURCES.iter().filter(|(_, source)| source != wanted) {
-        if has(metric, source) {
-            let why = "must populate the given metric source only";
-            check.forbidden(path.field(source), why);
-        }
-    }
-    if let Some(source) = map(metric, wanted) {
-        metric_target(check, wanted, source, &path.field(wanted));
-    }
-}
-
-fn metric_target(check: &mut Check<'_>, kind: &str, source: &Object, path: &Path<'_>) {
-    let empty = Object::new();
-    let target = map(source, "target").unwrap_or(&empty);
-    let at = path.field("target");
-    let word = text(target, "type");
-    if word.is_empty() {
-        check.required(at.field("type"), "must specify a metric target type");
-    } else if !matches!(word, "Utilization" | "Value" | "AverageValue") {
-        let why = "must be either Utilization, Value, or AverageValue";
-        check.invalid(at.field("type"), &shown_text(target, "type"), why);
-    }
-    let (value, average, utilization) =
-        (has(target, "value"), has(target, "averageValue"), has(target, "averageUtilization"));
-    let (missing, field, why) = match kind {
-        "object" => {
-            (!value && !average, "averageValue", "must set either a target value or averageValue")
-        }
-        "external" => (
-            !value && !average,
-            "averageValue",
-            "must set either a target value for metric or a per-pod target",
-        ),
-        "pods" => (!average, "averageValue", "must specify a positive target averageValue"),
-        _ => (
-            !utilization && !average,
-            "averageUtilization",
-            "must set either a target raw value or a target utilization",
-        ),
-    };
-    if missing {
-        check.required(at.field(field), why);
-    }
-    if matches!(kind, "resource" | "containerResource") {
-        if text(source, "name").is_empty() {
-            check.required(path.field("name"), "must specify a resource name");
-        }
-        if utilization && average {
-            let why = "may not set both a target raw value and a target utilization";
-            check.forbidden(at.field("averageValue"), why);
-        }
     }
 }

@@ -9,7 +9,7 @@ use crate::object::ManagedFields;
 use crate::query::{Query, bad_request, quote};
 use crate::status::{Details, Status};
 
-/// The format of a response. Protobuf is decoded but not encoded, so clauses with it are skipped.
+/// The format of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Encoding {
     /// `application/json`.
@@ -17,6 +17,8 @@ pub enum Encoding {
     Json,
     /// `application/yaml`.
     Yaml,
+    /// `application/vnd.kubernetes.protobuf`, for built-in types and for metadata.
+    Protobuf,
 }
 
 /// The part of an object that a response contains.
@@ -109,12 +111,15 @@ impl Encoding {
         match self {
             Encoding::Json => "application/json",
             Encoding::Yaml => "application/yaml",
+            Encoding::Protobuf => "application/vnd.kubernetes.protobuf",
         }
     }
 
-    /// The format of an error: the negotiated one, or else JSON.
+    /// The format of an error: that of the first clause which asks for no other type, or else JSON.
     pub fn for_errors(accept: &str) -> Encoding {
-        clauses(accept).iter().find_map(|clause| clause.encodings().next()).unwrap_or_default()
+        let clauses = clauses(accept);
+        let mut plain = clauses.iter().filter(|clause| clause.target().is_none());
+        plain.find_map(|clause| clause.streamable().next()).unwrap_or_default()
     }
 }
 
@@ -195,7 +200,7 @@ impl Representation {
         let clauses = clauses(accept);
         let (clause, encoding, target) = clauses
             .iter()
-            .find_map(|clause| clause.served())
+            .find_map(|clause| clause.served(kind))
             .ok_or_else(|| only_accepted(&MEDIA_TYPES))?;
         if endpoint == Endpoint::Watch && encoding == Encoding::Yaml {
             return Err(only_accepted(&STREAM_TYPES));
@@ -212,18 +217,22 @@ impl Representation {
             managed_fields: clause.managed_fields(),
             deltas: endpoint == Endpoint::Watch
                 && !is_table
+                && encoding == Encoding::Json
                 && clause.get("delta") == Some(DELTA_VERSION),
         })
     }
 
-    /// Whether objects are sent as they are stored.
+    /// Whether the text of an object is the stored one.
     pub fn is_stored(self) -> bool {
         self.shape == Shape::Whole && self.managed_fields == ManagedFields::Kept
     }
 
-    /// The Content-Type of a response, also of a watch (S4.1).
-    pub fn content_type(self) -> &'static str {
-        self.encoding.content_type()
+    /// The Content-Type of a watch (S4.1).
+    pub fn stream_type(self) -> &'static str {
+        match self.encoding {
+            Encoding::Protobuf => STREAM_TYPES[1],
+            encoding => encoding.content_type(),
+        }
     }
 }
 
@@ -344,9 +353,10 @@ impl<'a> Clause<'a> {
     /// The formats that its media type includes, best first.
     fn encodings(&self) -> impl Iterator<Item = Encoding> {
         let found: &[Encoding] = match (self.main, self.sub) {
-            ("application" | "*", "*") => &[Encoding::Json, Encoding::Yaml],
+            ("application" | "*", "*") => &[Encoding::Json, Encoding::Yaml, Encoding::Protobuf],
             ("application", "json") => &[Encoding::Json],
             ("application", "yaml") => &[Encoding::Yaml],
+            ("application", "vnd.kubernetes.protobuf") => &[Encoding::Protobuf],
             _ => &[],
         };
         found.iter().copied()
@@ -373,8 +383,18 @@ impl<'a> Clause<'a> {
             && self.target() == Some(("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList"))
     }
 
-    /// How this clause would serve a resource; none if it cannot.
-    fn served(&self) -> Option<(&Clause<'a>, Encoding, Option<Target>)> {
+    /// The formats that can be sent as the stream that it asks for, if it asks for one.
+    fn streamable(&self) -> impl Iterator<Item = Encoding> {
+        let stream = self.get("stream");
+        self.encodings().filter(move |encoding| match stream {
+            None => true,
+            Some(stream) => stream == "watch" && *encoding != Encoding::Yaml,
+        })
+    }
+
+    /// How this clause would serve a resource; none if it cannot. Custom objects have no messages, and
+    /// tables have none either.
+    fn served(&self, kind: &Kind) -> Option<(&Clause<'a>, Encoding, Option<Target>)> {
         let target = match self.target() {
             None => None,
             Some(("meta.k8s.io", version, kind)) => Some(meta_type(version, kind)?),
@@ -383,11 +403,13 @@ impl<'a> Clause<'a> {
         if self.get("sv").is_some_and(|version| version != "v1") {
             return None;
         }
-        let streamed = self.get("stream");
-        let encoding = self.encodings().find(|encoding| match streamed {
-            None => true,
-            Some(stream) => stream == "watch" && *encoding == Encoding::Json,
-        })?;
+        let has_message = match target {
+            None => !kind.custom,
+            Some(Target::Table(_)) => false,
+            Some(Target::Metadata(_) | Target::MetadataList(_)) => true,
+        };
+        let mut encodings = self.streamable();
+        let encoding = encodings.find(|encoding| has_message || *encoding != Encoding::Protobuf)?;
         Some((self, encoding, target))
     }
 }
@@ -413,6 +435,7 @@ mod tests {
     const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
     const PARTIAL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
     const PARTIAL_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+    const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
     const V1: MetaVersion = MetaVersion::V1;
 
     fn config_maps() -> Kind {
@@ -436,7 +459,7 @@ mod tests {
 
     #[test]
     fn the_first_clause_that_can_be_served_wins() {
-        use Encoding::{Json, Yaml};
+        use Encoding::{Json, Protobuf, Yaml};
         use Endpoint::{List, Object, Watch};
         let table = Shape::Table { version: V1, include: IncludeObject::Metadata };
         let metadata = Shape::Metadata { version: V1 };
@@ -445,7 +468,9 @@ mod tests {
         check("application/yaml", Object, Yaml, Shape::Whole);
         check("application/yaml;q=0.5, application/json", Object, Json, Shape::Whole);
         check("*/*, application/yaml", Object, Yaml, Shape::Whole);
-        check("application/vnd.kubernetes.protobuf,application/json", List, Json, Shape::Whole);
+        check("application/vnd.kubernetes.protobuf,application/json", List, Protobuf, Shape::Whole);
+        check("application/vnd.kubernetes.protobuf;stream=watch", Watch, Protobuf, Shape::Whole);
+        check(&format!("{PROTOBUF};as=Table;g=meta.k8s.io;v=v1,{TABLE}"), List, Json, table);
         check(&format!("{TABLE},application/json"), Object, Json, table);
         check(TABLE, Watch, Json, table);
         check("application/yaml;as=Table;g=meta.k8s.io;v=v1", List, Yaml, table);
@@ -471,11 +496,9 @@ mod tests {
         check(PARTIAL, Watch, Json, metadata);
         check(PARTIAL_LIST, List, Json, metadata);
         check(
-            &format!(
-                "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{PARTIAL_LIST},application/json"
-            ),
+            &format!("{PROTOBUF};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{PARTIAL_LIST}"),
             List,
-            Json,
+            Protobuf,
             metadata,
         );
         check("application/json;stream=watch", Watch, Json, Shape::Whole);
@@ -526,7 +549,7 @@ mod tests {
         let status =
             check_error("application/json;as=Nope;g=meta.k8s.io;v=v1", Endpoint::Object, only);
         assert!(status.details.is_none());
-        check_error("application/vnd.kubernetes.protobuf", Endpoint::Object, only);
+        check_error(&format!("{PROTOBUF};as=Table;g=meta.k8s.io;v=v1"), Endpoint::List, only);
         check_error(
             "application/yaml",
             Endpoint::Watch,
@@ -548,6 +571,20 @@ mod tests {
         let status =
             Representation::negotiate("text/html", Endpoint::Object, &kind, &Query::default());
         assert!(status.unwrap_err().message.starts_with("only the following"));
+    }
+
+    #[test]
+    fn custom_objects_have_no_messages_but_their_metadata_has() {
+        let kind = Kind { custom: true, ..config_maps() };
+        let found = |accept: &str| {
+            Representation::negotiate(accept, Endpoint::Object, &kind, &Query::default())
+                .map(|found| found.encoding)
+        };
+        assert_eq!(found(PROTOBUF).unwrap_err().code, 406);
+        assert_eq!(found(&format!("{PROTOBUF},application/json")).unwrap(), Encoding::Json);
+        assert_eq!(found(&format!("{PROTOBUF},*/*")).unwrap(), Encoding::Json);
+        let metadata = format!("{PROTOBUF};as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
+        assert_eq!(found(&metadata).unwrap(), Encoding::Protobuf);
     }
 
     #[test]
@@ -594,6 +631,8 @@ mod tests {
     #[test]
     fn errors_have_a_format_that_the_client_accepts() {
         assert_eq!(Encoding::for_errors("application/yaml"), Encoding::Yaml);
+        assert_eq!(Encoding::for_errors(&format!("{PROTOBUF};stream=watch")), Encoding::Protobuf);
+        assert_eq!(Encoding::for_errors(&format!("{PARTIAL},{PROTOBUF}")), Encoding::Protobuf);
         assert_eq!(Encoding::for_errors("text/html"), Encoding::Json);
         assert_eq!(Encoding::for_errors(""), Encoding::Json);
     }

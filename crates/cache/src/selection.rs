@@ -13,6 +13,7 @@ use crate::snapshot::Snapshot;
 use crate::view::Filter;
 
 /// The objects that a filter selects, after a key and up to a limit.
+#[derive(Clone)]
 pub struct Selection {
     snapshot: Snapshot,
     filter: Filter,
@@ -26,6 +27,7 @@ pub struct Selection {
 }
 
 /// The objects after the limit of a selection.
+#[derive(Clone)]
 pub struct Rest {
     /// The last object before them.
     pub after: Arc<Object>,

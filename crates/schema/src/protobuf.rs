@@ -1,6 +1,6 @@
-//! Protobuf request bodies: Go clients send them for built-in kinds (S1.32).
+//! Protobuf bodies: Go clients send and accept them for built-in kinds (S1.32).
 //!
-//! River: HTTP body → **protobuf** → a JSON value → [`crate::decode`].
+//! River: HTTP body → **protobuf** → a JSON value → [`crate::decode`]; the other way is [`encode`].
 //! Field numbers come from [`crate::types`]; nothing here knows a kind by name.
 //! Promise: no bytes panic, overflow the stack or read outside the body.
 
@@ -10,6 +10,8 @@ use headwater_json::{Map, Number, Value};
 
 use crate::types::{Type, TypeId, Types, ValueType};
 use headwater_json::{DEPTH_MAX, NESTED_MAX, parse as json};
+
+pub mod encode;
 
 /// The magic bytes at the start of every body.
 pub const MAGIC: [u8; 4] = *b"k8s\0";
@@ -101,6 +103,39 @@ pub fn object(group: &str, version: &str, kind: &str, raw: &[u8]) -> Result<Valu
     let of = types.find(group, version, kind).ok_or_else(|| Error::Unknown(kind.to_owned()))?;
     let mut object = Map::new();
     Decoder { types, depth: 0, messages: 0 }.message(of, raw, &mut object)?;
+    Ok(Value::Object(object))
+}
+
+/// Decodes a complete body as [`encode`] writes it: an object, a `Status`, or a list of objects.
+pub fn document(body: &[u8]) -> Result<Value, Error> {
+    let Envelope { api_version, kind, raw } = envelope(body)?;
+    let of = |kind| encode::type_of(api_version, kind);
+    let mut decoder = Decoder { types: Types::builtin(), depth: 0, messages: 0 };
+    let mut object = Map::new();
+    match (of(kind), kind.strip_suffix("List").and_then(of)) {
+        (Some(of), _) => decoder.message(of, raw, &mut object)?,
+        (None, Some(of)) => {
+            let list_meta = decoder.types.named("meta/v1.ListMeta");
+            let (mut metadata, mut items) = (Map::new(), Vec::new());
+            let mut reader = Reader(raw);
+            while let Some((number, item)) = reader.next()? {
+                match (number, list_meta) {
+                    (1, Some(of)) => decoder.message(of, item.bytes()?, &mut metadata)?,
+                    (2, _) => {
+                        let mut object = Map::new();
+                        decoder.message(of, item.bytes()?, &mut object)?;
+                        items.push(Value::Object(object));
+                    }
+                    _ => {}
+                }
+            }
+            object.insert("metadata".into(), Value::Object(metadata));
+            object.insert("items".into(), Value::Array(items));
+        }
+        _ => return Err(Error::Unknown(kind.to_owned())),
+    }
+    object.insert("apiVersion".into(), api_version.into());
+    object.insert("kind".into(), kind.into());
     Ok(Value::Object(object))
 }
 

@@ -82,6 +82,12 @@ pub struct Wire {
     pub name: Option<&'static str>,
     /// The type of its value.
     pub shape: ValueType,
+    /// Whether an absent value is left out. Other scalars and messages are always written.
+    pub optional: bool,
+    /// The index in [`Type::fields`]; not for an inlined message.
+    pub place: usize,
+    /// The fields of an inlined message, with places in the fields of the type around it.
+    pub inlined: Vec<Wire>,
 }
 
 /// The type of a value.
@@ -290,6 +296,11 @@ impl Type {
         }
     }
 
+    /// The index in [`Type::fields`] of the field with that key.
+    pub(crate) fn place(&self, name: &str) -> Option<usize> {
+        self.slots.places(name).find(|at| self.fields[*at].name == name)
+    }
+
     /// The fields that are always present.
     pub fn always(&self) -> impl Iterator<Item = &Field> {
         self.always.iter().map(|at| &self.fields[*at as usize])
@@ -382,8 +393,8 @@ impl Block {
             begins: fields.iter().map(|field| begin(field.name)).collect(),
             slots: Slots::new(&fields),
             always: always.collect(),
+            wire: self.wire(blocks, names, &fields),
             fields,
-            wire: self.wire(names),
         }
     }
 
@@ -432,19 +443,33 @@ impl Block {
         }
     }
 
-    fn wire(&self, names: &Names) -> Vec<Wire> {
+    /// The fields on the wire; `fields` are those in JSON of the type, or of the type around it.
+    fn wire(&self, blocks: &[Block], names: &Names, fields: &[Field]) -> Vec<Wire> {
         let mut wire: Vec<Wire> = Vec::new();
         for row in &self.rows {
-            let mut words = row.split(' ');
-            if let (Some(number), Some(name), Some(shape)) =
-                (words.next(), words.next(), words.next())
-            {
-                wire.push(Wire {
-                    number: number.parse().expect("a field has a number"),
-                    name: (name != "+").then_some(name),
-                    shape: self.shape(shape, names),
-                });
-            }
+            let words: Vec<&'static str> = row.split(' ').collect();
+            let [number, name, shape, ref rest @ ..] = words[..] else { continue };
+            let shape = self.shape(shape, names);
+            let number = number.parse().expect("a field has a number");
+            let field = match (name, &shape) {
+                ("+", ValueType::Struct(id)) => Wire {
+                    number,
+                    name: None,
+                    inlined: blocks[id.index()].wire(blocks, names, fields),
+                    shape,
+                    optional: false,
+                    place: 0,
+                },
+                _ => Wire {
+                    number,
+                    name: Some(name),
+                    optional: is_pointer(&shape, rest),
+                    shape,
+                    place: fields.partition_point(|field| field.name < name),
+                    inlined: Vec::new(),
+                },
+            };
+            wire.push(field);
         }
         wire.sort_by_key(|field| field.number);
         wire
@@ -478,6 +503,15 @@ impl Block {
             "=" => ValueType::Struct(names[format!("{}.{rest}", self.package).as_str()]),
             other => unreachable!("no shape {other}"),
         }
+    }
+}
+
+/// Whether Go's field is a pointer; `words` are those after the shape.
+fn is_pointer(shape: &ValueType, words: &[&str]) -> bool {
+    match (shape, words) {
+        (ValueType::Any, words) => !words.contains(&"value"),
+        (ValueType::Time | ValueType::MicroTime, ["0", ..]) => false,
+        (_, words) => matches!(words, ["?" | "0", ..]),
     }
 }
 

@@ -99,9 +99,10 @@ impl Server {
             request.extensions_mut().insert(Arc::clone(trail));
         }
         let is_watch = route.verb == Verb::Watch;
+        let refuse = |status| encode::status(accepted(request.headers()), &status);
         let response = match (identified, parsed) {
-            (Err(_), _) => status::response(&status::unauthorized()),
-            (_, Err(status)) => status::response(&status),
+            (Err(_), _) => refuse(status::unauthorized()),
+            (_, Err(status)) => refuse(status),
             (Ok(identity), Ok(query)) => {
                 self.authorized(peer, identity, query, route, request).await
             }
@@ -125,14 +126,14 @@ impl Server {
         mut request: Request<RequestBody>,
     ) -> Response {
         if let (false, Err(status)) = (route.verb == Verb::Watch, query.timeout()) {
-            return status::response(&status);
+            return encode::status(accepted(request.headers()), &status);
         }
         let asked = AccessRequest::of(&route, &query);
         let headers = request.headers_mut();
         let acting = impersonate::acting(self.access(), Arc::clone(&caller), headers, &asked);
         let identity = match acting.await {
             Ok(identity) => identity,
-            Err(status) => return refused(&status),
+            Err(status) => return refused(accepted(request.headers()), &status),
         };
         let trail = request.extensions().get::<Arc<Trail>>().cloned();
         if let (Some(trail), false) = (&trail, Arc::ptr_eq(&caller, &identity)) {
@@ -169,7 +170,7 @@ impl Server {
             .then(|| authorize::refusal(&identity, &asked.attributes, &decision.reason));
         let response = match refusal {
             None => self.execute(peer, identity, query, route, request, &mut seat).await,
-            Some(status) => refused(&status),
+            Some(status) => refused(accepted(request.headers()), &status),
         };
         seat.answered(response)
     }
@@ -207,7 +208,8 @@ impl Server {
                 answered.unwrap_or_else(|_| Err(call.timed_out()))
             }
         };
-        let mut response = answered.unwrap_or_else(|status| encode::status(&call, &status));
+        let mut response =
+            answered.unwrap_or_else(|status| encode::status(call.header(header::ACCEPT), &status));
         if response.status() == StatusCode::REQUEST_TIMEOUT {
             // The rest of the body would be parsed as the next request.
             response.extensions_mut().insert(listen::HangUp);
@@ -325,10 +327,15 @@ fn check_verb(call: &Call, verb: Verb, resource: &ResourcePath) -> Result<(), St
 }
 
 /// A refusal that no browser interprets as a document.
-fn refused(status: &Status) -> Response {
-    let mut response = status::response(status);
+fn refused(accept: &str, status: &Status) -> Response {
+    let mut response = encode::status(accept, status);
     body::set(&mut response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     response
+}
+
+/// The media types that a client accepts.
+fn accepted(headers: &HeaderMap) -> &str {
+    headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
 fn audit_id(headers: &HeaderMap) -> HeaderValue {

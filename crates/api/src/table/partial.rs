@@ -24,9 +24,11 @@ pub fn event_frame(
     framed(event, version, object.metadata_parts(managed))
 }
 
-/// The frame of a bookmark; `mark` for the one that ends the initial events.
-pub fn bookmark_frame(version: MetaVersion, revision: Revision, mark: bool) -> Bytes {
-    framed(EventType::Bookmark, version, [bookmark_metadata(revision, mark).as_bytes(), b""])
+/// The object of a bookmark; `mark` for the one that ends the initial events.
+pub fn bookmark(version: MetaVersion, revision: Revision, mark: bool) -> Bytes {
+    let mut buffer = BytesMut::new();
+    write_around(&mut buffer, version, [bookmark_metadata(revision, mark).as_bytes(), b""]);
+    buffer.freeze()
 }
 
 /// The metadata of a bookmark.

@@ -15,6 +15,7 @@ import sys
 
 EXTRA = ["autoscaling/v1.Scale", "policy/v1.Eviction", "authentication/v1.TokenRequest",
          "meta/v1.DeleteOptions", "meta/v1.Status", "meta/v1.ObjectMeta", "meta/v1.WatchEvent",
+         "meta/v1.PartialObjectMetadata",
          "meta/v1.APIGroupList", "meta/v1.APIResourceList", "meta/v1.APIVersions"]
 
 SCALARS = {"string": "s", "int32": "i", "int64": "l", "int": "l", "bool": "b", "float64": "f",
@@ -157,7 +158,8 @@ class Table:
                 yield f"{number} + {shape}"
                 continue
             words = [number, json[0], shape, zero(shape, pointer, json, comments)]
-            yield " ".join(words + markers(tag, json, comments))
+            last = ["value"] if shape == "*" and not pointer else []
+            yield " ".join(words + markers(tag, json, comments) + last)
 
     def write(self, roots):
         self.wanted, done = list(roots), {}

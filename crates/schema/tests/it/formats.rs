@@ -141,6 +141,60 @@ fn the_table_numbers_fields_as_kubernetes_does() {
     assert_eq!(lost, BTreeSet::new());
 }
 
+#[test]
+fn objects_are_encoded_as_by_kubernetes() {
+    for (name, again) in ORACLES {
+        let of = Types::builtin().named(name).unwrap();
+        let (kind, _) = kinds().into_iter().find(|(_, other)| other.name == *name).unwrap();
+        for seed in 0..100 {
+            let mut object = any::object(&mut Dice::new(seed), of);
+            object["apiVersion"] = kind.api_version().into();
+            object["kind"] = kind.kind.to_string().into();
+            let json = stored(kind, Format::Json, object.to_string().as_bytes()).unwrap();
+            let body = protobuf::encode::body(json.as_bytes()).unwrap();
+            assert_eq!(stored(kind, Format::Protobuf, &body).unwrap(), json);
+            let mut message = Vec::new();
+            protobuf::encode::message(of, json.as_bytes(), &mut message).unwrap();
+            assert!(body.ends_with(&[&message[..], &protobuf::encode::ENVELOPE_END].concat()));
+            // The oracle writes fields in order and keeps those that are set, also to zero.
+            let kept = again(&message);
+            let mut lost = BTreeSet::new();
+            find_lost("", &read(of, &message), &read(of, &kept), &mut lost);
+            assert!(!lost.is_empty() || kept == message, "{json}");
+            lost.retain(|field| !NEW.contains(&field.as_str()));
+            assert_eq!(lost, BTreeSet::new());
+        }
+    }
+}
+
+/// As the API server of Kubernetes 1.36 answers.
+#[test]
+fn a_service_is_encoded_byte_for_byte() {
+    let json = br#"{"kind":"Service","apiVersion":"v1","metadata":{"name":"s","namespace":"default",
+        "creationTimestamp":"2026-11-16T20:26:16Z","labels":{"b":"\"2\"","a":"1"},
+        "managedFields":[{"manager":"m","time":"2026-11-16T20:26:16Z","fieldsV1":{"f:spec":{}}}]},
+        "spec":{"ports":[{"port":80,"targetPort":"web"},{"port":-1,"targetPort":82}],
+        "sessionAffinity":"None","allocateLoadBalancerNodePorts":false},"status":{"loadBalancer":{}}}"#;
+    let hex = [
+        "6b387300", // the magic bytes
+        "0a0d0a027631120753657276696365",
+        "12aa01",
+        "0a5b0a017312001a0764656661756c7422002a0032003800420808e8cdedd7061000",
+        "5a080a016212032232225a060a0161120131", // labels, by key
+        "8a01260a016d12001a00220808e8cdedd706100032003a0f0a0d7b22663a73706563223a7b7d7d4200",
+        "1247",
+        "0a130a00120018502209080110001a037765622800",
+        "0a190a00120018ffffffffffffffffff012206080010521a002800",
+        "1a0022003a044e6f6e65420052005a0060006800a00100", // `false` is set, and no pointer
+        "1a020a00",
+        "1a002200",
+    ]
+    .concat();
+    let found: String =
+        protobuf::encode::body(json).unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(found, hex);
+}
+
 fn read(of: &Type, message: &[u8]) -> Value {
     let (group, rest) = of.name.split_once('/').unwrap();
     let (version, kind) = rest.split_once('.').unwrap();

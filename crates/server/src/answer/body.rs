@@ -38,6 +38,9 @@ pub const REQUEST_MAX: usize = 3 * 1024 * 1024;
 /// Responses larger than this are compressed if the client accepts gzip (S8.30).
 pub(crate) const GZIP_ABOVE: usize = 128 * 1024;
 
+/// The content type of JSON.
+pub(crate) const JSON: &str = "application/json";
+
 /// The target size of a chunk of a streamed response.
 pub(crate) const CHUNK: usize = 64 * 1024;
 
@@ -161,7 +164,7 @@ pub fn answer(code: StatusCode, content_type: &'static str, body: Body) -> Respo
 
 /// A JSON response.
 pub fn json(code: StatusCode, bytes: impl Into<Data>) -> Response {
-    answer(code, "application/json", full(bytes))
+    answer(code, JSON, full(bytes))
 }
 
 /// A plain-text response.
@@ -230,19 +233,18 @@ pub fn json_chunks(
                 held += chunk.remaining();
                 first.push(chunk);
             }
-            None => return whole(code, finish, first, held),
+            None => return whole(code, JSON, finish, first, held),
         }
     }
     let rest = futures::stream::iter(first.into_iter().chain(chunks.map(shaped)));
     if finish.gzip {
-        return gzipped(code, stream(Gzip::new(rest)));
+        return gzipped(code, JSON, stream(Gzip::new(rest)));
     }
-    answer(code, "application/json", stream(rest))
+    answer(code, JSON, stream(rest))
 }
 
 /// The same of chunks that may take long to compute.
 pub async fn json_stream(
-    code: StatusCode,
     finish: Finish,
     chunks: impl Stream<Item = Data> + Send + Unpin + 'static,
 ) -> Response {
@@ -251,23 +253,34 @@ pub async fn json_stream(
         Some(indent) => indent.feed(&Bytes::from(chunk)).into(),
         None => chunk,
     });
-    match begin(shaped).await {
-        Beginning::All(chunks, size) => whole(code, finish, chunks, size),
-        Beginning::More(chunks) if finish.gzip => gzipped(code, stream(Gzip::new(chunks))),
-        Beginning::More(chunks) => answer(code, "application/json", stream(chunks)),
+    derived_stream(JSON, finish, shaped).await
+}
+
+/// A response of chunks in any format, compressed if requested. Small ones are sent unstreamed.
+pub async fn derived_stream(
+    content_type: &'static str,
+    finish: Finish,
+    chunks: impl Stream<Item = Data> + Send + Unpin + 'static,
+) -> Response {
+    let code = StatusCode::OK;
+    match begin(chunks).await {
+        Beginning::All(chunks, size) => whole(code, content_type, finish, chunks, size),
+        Beginning::More(chunks) if finish.gzip => {
+            gzipped(code, content_type, stream(Gzip::new(chunks)))
+        }
+        Beginning::More(chunks) => answer(code, content_type, stream(chunks)),
     }
 }
 
-/// A YAML response of chunks. Small ones are sent unstreamed.
-pub async fn yaml_stream(
+/// A complete response in any format, compressed if it is large and that was requested.
+pub fn complete(
     code: StatusCode,
-    chunks: impl Stream<Item = Data> + Send + Unpin + 'static,
+    content_type: &'static str,
+    finish: Finish,
+    bytes: Bytes,
 ) -> Response {
-    let body = match begin(chunks).await {
-        Beginning::All(chunks, _) => full(joined(chunks)),
-        Beginning::More(chunks) => stream(chunks),
-    };
-    answer(code, "application/yaml", body)
+    let size = bytes.len();
+    whole(code, content_type, finish, vec![bytes.into()], size)
 }
 
 /// What the first chunks show: a small body, or a large one with these chunks first.
@@ -295,16 +308,22 @@ fn joined(chunks: Vec<Data>) -> Data {
     all
 }
 
-fn whole(code: StatusCode, finish: Finish, chunks: Vec<Data>, size: usize) -> Response {
+fn whole(
+    code: StatusCode,
+    content_type: &'static str,
+    finish: Finish,
+    chunks: Vec<Data>,
+    size: usize,
+) -> Response {
     if finish.gzip && size > GZIP_ABOVE {
-        return gzipped(code, stream(Gzip::new(futures::stream::iter(chunks))));
+        return gzipped(code, content_type, stream(Gzip::new(futures::stream::iter(chunks))));
     }
-    answer(code, "application/json", full(joined(chunks)))
+    answer(code, content_type, full(joined(chunks)))
 }
 
-/// A JSON response that is already compressed.
-pub(crate) fn gzipped(code: StatusCode, body: Body) -> Response {
-    let mut response = answer(code, "application/json", body);
+/// A response that is already compressed.
+pub(crate) fn gzipped(code: StatusCode, content_type: &'static str, body: Body) -> Response {
+    let mut response = answer(code, content_type, body);
     set(&mut response, header::CONTENT_ENCODING, "gzip");
     set(&mut response, header::VARY, "Accept-Encoding");
     response

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use flate2::read::GzDecoder;
 use headwater_json::{Map, Value, json};
 use headwater_schema::decode::{self, Format};
+use headwater_schema::protobuf;
 use jiff::Timestamp;
 
 use super::policy::{Level, Stage};
@@ -79,6 +80,7 @@ pub(super) enum CopyEncoding {
     Json,
     GzippedJson,
     Yaml,
+    Protobuf,
 }
 
 /// One event.
@@ -204,6 +206,7 @@ impl ResponseCopy {
             CopyEncoding::Other => None,
             CopyEncoding::Json => read(&body),
             CopyEncoding::Yaml => Some(decode::parse(Format::Yaml, &body).ok()?.value),
+            CopyEncoding::Protobuf => protobuf::document(&body).ok(),
             CopyEncoding::GzippedJson => {
                 let mut plain = Vec::new();
                 GzDecoder::new(&*body).take(OBJECT_MAX as u64 * 4).read_to_end(&mut plain).ok()?;

@@ -154,6 +154,7 @@ fn encoding(headers: &HeaderMap) -> CopyEncoding {
         ("application/json", "") => CopyEncoding::Json,
         ("application/json", "gzip") => CopyEncoding::GzippedJson,
         ("application/yaml", "") => CopyEncoding::Yaml,
+        ("application/vnd.kubernetes.protobuf", "") => CopyEncoding::Protobuf,
         _ => CopyEncoding::Other,
     }
 }

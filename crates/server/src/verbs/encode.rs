@@ -7,12 +7,14 @@ mod bookmark;
 mod chunk;
 pub(crate) mod frames;
 pub(crate) mod gzip;
+mod protobuf;
 mod yaml;
 
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures::StreamExt;
+use futures::future::ready;
 use futures::stream::{self, BoxStream};
 use headwater_api::accept::{Encoding, IncludeObject, MetaVersion, Representation, Shape};
 use headwater_api::object::ManagedFields;
@@ -25,8 +27,9 @@ use http::header::{self};
 use jiff::Timestamp;
 
 use self::chunk::{Chunk, PIECE_MIN};
+use self::protobuf::ProtobufList;
 use self::yaml::YamlChunks;
-use crate::answer::body::{self, CHUNK, Data, Response};
+use crate::answer::body::{self, CHUNK, Data, Finish, Response};
 use crate::answer::status;
 use crate::kinds::registry::Served;
 use crate::kinds::versions::{ConvertedObject, converted};
@@ -87,11 +90,22 @@ pub(crate) fn value(call: &Call, code: StatusCode, value: &Value) -> Response {
 }
 
 fn json_answer(call: &Call, code: StatusCode, json: Bytes) -> Response {
-    if call.representation.encoding == Encoding::Yaml {
-        return yaml(code, &json);
+    in_encoding(call.representation.encoding, code, call.finish, json)
+}
+
+/// A response with a JSON document in an encoding. What has no message stays JSON.
+fn in_encoding(encoding: Encoding, code: StatusCode, finish: Finish, json: Bytes) -> Response {
+    match encoding {
+        Encoding::Yaml => return yaml(code, &json),
+        Encoding::Protobuf => {
+            if let Some(body) = protobuf::body(&json) {
+                return body::complete(code, encoding.content_type(), finish, body.into());
+            }
+        }
+        Encoding::Json => {}
     }
     let chunks = [json.into(), "\n".into()].into_iter();
-    body::json_chunks(code, call.finish, chunks)
+    body::json_chunks(code, finish, chunks)
 }
 
 fn yaml(code: StatusCode, json: &[u8]) -> Response {
@@ -105,12 +119,14 @@ fn yaml(code: StatusCode, json: &[u8]) -> Response {
 }
 
 /// The response to a failed request, in the encoding that the client accepts.
-pub(crate) fn status(call: &Call, status: &Status) -> Response {
+pub(crate) fn status(accept: &str, status: &Status) -> Response {
     let mut response = status::response(status);
-    if Encoding::for_errors(call.header(header::ACCEPT)) == Encoding::Yaml {
-        let made = yaml(response.status(), &status.to_json());
+    let encoding = Encoding::for_errors(accept);
+    if encoding != Encoding::Json {
+        let code = response.status();
+        let made = in_encoding(encoding, code, Finish::default(), status.to_json().into());
         *response.body_mut() = made.into_body();
-        body::set(&mut response, header::CONTENT_TYPE, "application/yaml");
+        body::set(&mut response, header::CONTENT_TYPE, encoding.content_type());
     }
     response
 }
@@ -128,7 +144,7 @@ fn view(
 /// Whether an answer is computed from the stored bytes, and is not the bytes themselves.
 pub(crate) fn is_derived(call: &Call, kind: &Served) -> bool {
     let Representation { encoding, shape, .. } = &call.representation;
-    *encoding == Encoding::Yaml
+    *encoding != Encoding::Json
         || *shape != Shape::Whole
         || kind.is_converted()
         || kind.conversion().is_some()
@@ -153,18 +169,30 @@ pub(crate) async fn list(
         state: ChunkState::Head,
         _place: place,
     };
-    let (is_yaml, is_stored) =
-        (call.representation.encoding == Encoding::Yaml, chunks.is_of_stored_bytes());
-    if is_yaml || !is_stored {
+    let encoding = call.representation.encoding;
+    if encoding != Encoding::Json || !chunks.is_of_stored_bytes() {
         let is_long = chunks.reads_more_than(INLINE_MAX);
-        let derived: BoxStream<'static, Data> = match is_yaml {
-            true => stream::iter(YamlChunks::new(chunks)).boxed(),
-            false => stream::iter(chunks).boxed(),
+        let derived: BoxStream<'static, Data> = match encoding {
+            Encoding::Json => stream::iter(chunks).boxed(),
+            Encoding::Yaml => stream::iter(YamlChunks::new(chunks)).boxed(),
+            Encoding::Protobuf => match ProtobufList::new(chunks) {
+                Some(list) => stream::iter(list).boxed(),
+                None => return status::response(&protobuf::no_messages(kind)),
+            },
         };
         let derived = if is_long { server.work().compute(derived).boxed() } else { derived };
-        return match is_yaml {
-            true => body::yaml_stream(StatusCode::OK, derived).await,
-            false => body::json_stream(StatusCode::OK, call.finish, derived).await,
+        let finish = call.finish;
+        return match encoding {
+            Encoding::Json => body::json_stream(finish, derived).await,
+            Encoding::Yaml => {
+                let plain = Finish::default();
+                body::derived_stream(encoding.content_type(), plain, derived).await
+            }
+            Encoding::Protobuf => {
+                // Steps that only measure give nothing.
+                let sent = derived.filter(|chunk| ready(chunk.has_remaining()));
+                body::derived_stream(encoding.content_type(), finish, sent).await
+            }
         };
     }
     // Compressed blocks are shared by lists of the same text.
@@ -175,7 +203,7 @@ pub(crate) async fn list(
         if size > body::GZIP_ABOVE {
             let blocks = gzip::Gzipped::new(chunks, server.blocks().clone());
             let body = body::stream(stream::iter(blocks));
-            return body::gzipped(StatusCode::OK, body);
+            return body::gzipped(StatusCode::OK, body::JSON, body);
         }
     }
     body::json_chunks(StatusCode::OK, call.finish, chunks)
@@ -287,40 +315,59 @@ impl Chunks {
     }
 
     fn head(&self, out: &mut BytesMut) {
-        let revision = self.objects.snapshot().revision();
-        let remaining = self.objects.rest().and_then(|rest| rest.count);
-        let shard = self.objects.filtered_by().shard.as_ref().map(ToString::to_string);
-        let (kind, api_version) = match self.shape {
-            Shape::Whole => (self.kind.list_kind.to_string(), self.kind.api_version()),
+        if let Shape::Table { version, include } = self.shape {
+            let shard = self.shard();
+            let meta = ListMeta {
+                revision: self.objects.snapshot().revision(),
+                continue_token: &self.continue_token,
+                remaining: self.remaining().map(|count| count as u64),
+                shard: shard.as_deref().unwrap_or_default(),
+            };
+            let view = view(&self.kind, version, include, self.managed_fields);
+            return view.write_head(out, &meta, Headings::Shown);
+        }
+        let (kind, api_version) = self.type_meta();
+        let metadata = self.list_meta();
+        let head = format!(
+            "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\"items\":["
+        );
+        out.put_slice(head.as_bytes());
+    }
+
+    /// The number of objects after the limit, if it is known.
+    fn remaining(&self) -> Option<usize> {
+        self.objects.rest().and_then(|rest| rest.count)
+    }
+
+    fn shard(&self) -> Option<String> {
+        self.objects.filtered_by().shard.as_ref().map(ToString::to_string)
+    }
+
+    /// The kind and the version of the list, if it is no table.
+    fn type_meta(&self) -> (String, String) {
+        match self.shape {
             Shape::Metadata { version } => {
                 ("PartialObjectMetadataList".to_owned(), version.api_version().to_owned())
             }
-            Shape::Table { version, include } => {
-                let meta = ListMeta {
-                    revision,
-                    continue_token: &self.continue_token,
-                    remaining: remaining.map(|count| count as u64),
-                    shard: shard.as_deref().unwrap_or_default(),
-                };
-                let view = view(&self.kind, version, include, self.managed_fields);
-                return view.write_head(out, &meta, Headings::Shown);
-            }
-        };
+            _ => (self.kind.list_kind.to_string(), self.kind.api_version()),
+        }
+    }
+
+    /// The metadata of the list.
+    fn list_meta(&self) -> Value {
+        let revision = self.objects.snapshot().revision();
         let mut metadata = json!({ "resourceVersion": revision.to_string() });
         // Lists of custom resources always have the key (S3.10).
         if self.kind.custom || !self.continue_token.is_empty() {
             metadata["continue"] = self.continue_token.clone().into();
         }
-        if let Some(remaining) = remaining {
+        if let Some(remaining) = self.remaining() {
             metadata["remainingItemCount"] = remaining.into();
         }
-        if let Some(shard) = shard {
+        if let Some(shard) = self.shard() {
             metadata["shardInfo"] = json!({ "selector": shard });
         }
-        let head = format!(
-            "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\"items\":["
-        );
-        out.put_slice(head.as_bytes());
+        metadata
     }
 
     fn item(&self, object: &Object, out: &mut BytesMut) {
@@ -344,8 +391,6 @@ impl Chunks {
 
 /// A document in a chosen encoding.
 pub(crate) fn plain(call: &Call, encoding: Encoding, document: &Value) -> Response {
-    match encoding {
-        Encoding::Json => value(call, StatusCode::OK, document),
-        Encoding::Yaml => yaml(StatusCode::OK, document.to_string().as_bytes()),
-    }
+    let json = headwater_json::to_vec(document).into();
+    in_encoding(encoding, StatusCode::OK, call.finish, json)
 }

@@ -121,7 +121,11 @@ async fn content(
         return body::json_chunks(StatusCode::OK, call.finish, chunks);
     }
     let mut response = match call.finish.gzip && bytes.len() > body::GZIP_ABOVE {
-        true => body::gzipped(StatusCode::OK, body::full(document.gzip(server.work()).await)),
+        true => body::gzipped(
+            StatusCode::OK,
+            body::JSON,
+            body::full(document.gzip(server.work()).await),
+        ),
         false => body::json(StatusCode::OK, bytes.clone()),
     };
     body::set(&mut response, header::CONTENT_TYPE, content_type);

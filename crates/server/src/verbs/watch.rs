@@ -30,7 +30,7 @@ use crate::request::flow::seat::{HeldSeat, Seat};
 use crate::request::observe::WatchMetrics;
 use crate::request::route::ResourcePath;
 use crate::server::Server;
-use crate::verbs::encode::frames::{Frames, error_frame};
+use crate::verbs::encode::frames::Frames;
 use crate::verbs::websocket;
 
 /// A bookmark is sent this long before a stream ends by its timeout (S4.12).
@@ -98,7 +98,7 @@ pub(crate) async fn start(
         return websocket::upgrade(call, upgrade, peer, stream);
     }
     let body = body::stream(stream.chunks());
-    let mut response = body::answer(StatusCode::OK, call.representation.content_type(), body);
+    let mut response = body::answer(StatusCode::OK, call.representation.stream_type(), body);
     response.extensions_mut().insert(listen::LongRunning);
     Ok(response)
 }
@@ -206,6 +206,11 @@ impl Streaming {
                 }
             }
         }
+    }
+
+    /// Whether the frames are binary.
+    pub(crate) fn is_binary(&self) -> bool {
+        self.frames.are_binary()
     }
 
     /// Starts before the response is sent, so that the next write of the client is not missed.
@@ -351,7 +356,7 @@ impl Streaming {
 
     fn fail(&mut self, status: &Status) -> Bytes {
         self.phase = Phase::Done;
-        error_frame(status)
+        self.frames.error(status)
     }
 }
 

@@ -150,9 +150,8 @@ async fn run(upgrade: OnUpgrade, mut stream: Streaming) {
             chunk = stream.next() => chunk.map(Bytes::from),
         };
         let Some(chunk) = chunk else { break };
-        for line in chunk.split_inclusive(|byte| *byte == b'\n') {
-            let Ok(text) = Utf8Bytes::try_from(chunk.slice_ref(line)) else { return };
-            if to_client.feed(Message::Text(text)).await.is_err() {
+        for message in messages(&chunk, stream.is_binary()) {
+            if to_client.feed(message).await.is_err() {
                 return;
             }
         }
@@ -165,6 +164,23 @@ async fn run(upgrade: OnUpgrade, mut stream: Streaming) {
         // The client replies to the close; until then the connection stays open.
         while let Some(Ok(_)) = from_client.next().await {}
     }
+}
+
+/// A message for each frame of a chunk. Binary frames are sent without their lengths.
+fn messages(chunk: &Bytes, is_binary: bool) -> Vec<Message> {
+    if !is_binary {
+        let lines = chunk.split_inclusive(|byte| *byte == b'\n');
+        let texts = lines.filter_map(|line| Utf8Bytes::try_from(chunk.slice_ref(line)).ok());
+        return texts.map(Message::Text).collect();
+    }
+    let (mut messages, mut rest) = (Vec::new(), &chunk[..]);
+    while let Some((length, after)) = rest.split_first_chunk() {
+        let length = u32::from_be_bytes(*length) as usize;
+        let Some((frame, after)) = after.split_at_checked(length) else { break };
+        messages.push(Message::Binary(chunk.slice_ref(frame)));
+        rest = after;
+    }
+    messages
 }
 
 /// The close frame for a protocol error (B232, B233); `None` if the connection is gone.

@@ -425,7 +425,7 @@ async fn send(server: &Server, peer: &Peer, request: &str, body: Bytes) -> Answe
     finish(request, begin(server, peer, request, Full::new(body)).await).await
 }
 
-async fn finish(request: &str, response: http::Response<Body>) -> Answer {
+pub(crate) async fn finish(request: &str, response: http::Response<Body>) -> Answer {
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     let asked = request.lines().next().unwrap().to_owned();

@@ -7,6 +7,7 @@ mod https;
 mod paths;
 mod discovery;
 mod representation;
+mod protobuf;
 mod create;
 mod additions;
 mod admission_steps;

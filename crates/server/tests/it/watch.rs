@@ -581,12 +581,17 @@ async fn a_watch_responds_at_once_and_is_never_compressed() {
         ("*/*", 200, "application/json"),
         ("application/json;stream=watch", 200, "application/json"),
         ("application/json; stream=watch", 200, "application/json"),
-        ("application/vnd.kubernetes.protobuf,application/json", 200, "application/json"),
+        (
+            "application/vnd.kubernetes.protobuf,application/json",
+            200,
+            "application/vnd.kubernetes.protobuf;stream=watch",
+        ),
         (
             "application/vnd.kubernetes.protobuf;stream=watch, application/json",
             200,
-            "application/json",
+            "application/vnd.kubernetes.protobuf;stream=watch",
         ),
+        ("application/json, application/vnd.kubernetes.protobuf", 200, "application/json"),
         ("application/yaml", 406, "application/yaml"),
     ] {
         let request = format!(

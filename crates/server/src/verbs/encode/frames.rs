@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use headwater_api::accept::{IncludeObject, Representation, Shape};
+use headwater_api::accept::{Encoding, IncludeObject, Representation, Shape};
 use headwater_api::frame::{self, FRAME_END};
 use headwater_api::object::ManagedFields;
 use headwater_api::table::{Headings, partial};
@@ -17,7 +17,7 @@ use headwater_api::{Clock, EventType, Object, Revision, Status, delta};
 use headwater_cache::{EventBatch, WatchEvent};
 
 use super::chunk::{Chunk, PIECE_MIN};
-use super::{bookmark, view};
+use super::{bookmark, protobuf, view};
 use crate::answer::body::Data;
 use crate::kinds::registry::Served;
 use crate::kinds::versions::{ConvertedObject, converted};
@@ -162,12 +162,13 @@ impl Frames {
     /// The key of this representation among shared encodings; `None` is the stored bytes. Its last
     /// bit is reserved for "with column definitions".
     fn key(&self, is_made: bool) -> Option<u64> {
-        if self.representation.is_stored() && !is_made && !self.kind.is_converted() {
+        let Representation { encoding, shape, managed_fields, .. } = self.representation;
+        let is_stored = self.representation.is_stored() && encoding == Encoding::Json;
+        if is_stored && !is_made && !self.kind.is_converted() {
             return None;
         }
-        let Representation { shape, managed_fields, .. } = self.representation;
         let mut hasher = DefaultHasher::new();
-        (&self.kind.group, &self.kind.version, shape, managed_fields).hash(&mut hasher);
+        (&self.kind.group, &self.kind.version, encoding, shape, managed_fields).hash(&mut hasher);
         Some((hasher.finish() | 2) & !1)
     }
 
@@ -185,7 +186,7 @@ impl Frames {
 
     fn frame(&self, event: EventType, object: &Object, headings: Headings) -> Bytes {
         match self.representation.shape {
-            Shape::Whole | Shape::Metadata { .. } => frame::encode(event, &self.text(object)),
+            Shape::Whole | Shape::Metadata { .. } => self.framed(event, &self.text(object)),
             Shape::Table { version, include } => {
                 let seen = converted(&self.kind, object).unwrap_or(ConvertedObject::Stored(object));
                 let view = view(&self.kind, version, include, self.representation.managed_fields);
@@ -194,13 +195,33 @@ impl Frames {
         }
     }
 
+    /// The frame of an object's text.
+    fn framed(&self, event: EventType, text: &[u8]) -> Bytes {
+        match self.representation.encoding {
+            Encoding::Protobuf => protobuf::frame(event, text),
+            _ => frame::encode(event, text),
+        }
+    }
+
+    /// The ERROR frame that ends a stream.
+    pub(crate) fn error(&self, status: &Status) -> Bytes {
+        self.framed(EventType::Error, &status.to_json())
+    }
+
+    /// Whether frames begin with their length as four bytes. Others end with a line feed.
+    pub(crate) fn are_binary(&self) -> bool {
+        self.representation.encoding == Encoding::Protobuf
+    }
+
     /// A bookmark; `mark` is the end of the initial events (S4.10, S4.11, S4.53).
     pub(crate) fn bookmark(&mut self, revision: Revision, mark: bool) -> Bytes {
         match self.representation.shape {
             Shape::Whole => {
-                frame::encode(EventType::Bookmark, &bookmark::object(&self.kind, revision, mark))
+                self.framed(EventType::Bookmark, &bookmark::object(&self.kind, revision, mark))
             }
-            Shape::Metadata { version } => partial::bookmark_frame(version, revision, mark),
+            Shape::Metadata { version } => {
+                self.framed(EventType::Bookmark, &partial::bookmark(version, revision, mark))
+            }
             Shape::Table { version, include } => {
                 let headings = self.headings();
                 let whole = (include == IncludeObject::Object)
@@ -216,9 +237,4 @@ impl Frames {
 /// same rhythm.
 fn is_checked(revision: Revision) -> bool {
     revision.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0
-}
-
-/// The ERROR frame that ends a stream.
-pub(crate) fn error_frame(status: &Status) -> Bytes {
-    frame::encode(EventType::Error, &status.to_json())
 }

@@ -24,7 +24,7 @@ use headwater_server::oidc::file::{Authentication, AuthenticationFile};
 use headwater_server::openapi::Descriptions;
 use headwater_server::pki::private_file::{self, OthersMayRead};
 use headwater_server::pki::revoked::RevocationFile;
-use headwater_server::pki::{self, Pki, kubeconfig};
+use headwater_server::pki::{self, Pair, Pki, kubeconfig};
 use headwater_server::presence::Presence;
 use headwater_server::request_header::RequestHeaderOptions;
 use headwater_server::service_account::Issuer;
@@ -96,9 +96,16 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     };
     let store = encryption.as_ref().map_or_else(|| engine.store(), EncryptionFile::store);
 
+    // Other front proxies may need another certificate of this server too.
+    let front_proxy = match (credentials.proxy_client, &credentials.proxies) {
+        (Some(given), _) => Some(given),
+        (None, Some(_)) => None,
+        (None, None) => Some(certificates.pki.front_proxy.client.clone()),
+    };
     let mut running = start(
         store,
         Options {
+            front_proxy,
             authenticator: credentials.authenticator,
             authorization: authorization.authorization,
             clock,
@@ -125,7 +132,8 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
         running.run(|stop| file.run(stop));
     }
     let client_authority = certificates.pki.ca.clone();
-    let proxies = credentials.proxies;
+    let own_proxy = || RequestHeaderOptions::own(certificates.pki.front_proxy.ca.clone());
+    let proxies = credentials.proxies.or_else(|| Some(own_proxy()));
     running.appear(Presence { address: https.address(), client_authority, proxies }).await;
     let url = format!("https://{}", reachable(https.address()));
     let admin = kubeconfig::admin(&certificates.pki, &url);
@@ -324,6 +332,7 @@ struct Credentials {
     token_file: Option<TokenFile>,
     authentication_file: Option<AuthenticationFile>,
     proxies: Option<RequestHeaderOptions>,
+    proxy_client: Option<Pair>,
 }
 
 impl Credentials {
@@ -358,7 +367,8 @@ impl Credentials {
         if let Some(proxies) = &proxies {
             authenticator = authenticator.with_proxies(proxies.clone());
         }
-        Ok(Credentials { authenticator, token_file, authentication_file, proxies })
+        let proxy_client = given.proxy_client()?;
+        Ok(Credentials { authenticator, token_file, authentication_file, proxies, proxy_client })
     }
 }
 

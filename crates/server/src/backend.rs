@@ -9,6 +9,7 @@ use headwater_api::Clock;
 use headwater_cache::Cache;
 use headwater_store::Store;
 use jiff::Timestamp;
+use tokio::sync::Notify;
 
 use crate::kinds::registry::Registry;
 use crate::kinds::versions::Converter;
@@ -21,6 +22,8 @@ pub struct Backend {
     store: Arc<dyn Store>,
     cache: Cache,
     registry: ArcSwap<Registry>,
+    /// Notified when the registry is replaced.
+    registry_changed: Notify,
     clock: Arc<dyn Clock>,
     metrics: Metrics,
     converter: Converter,
@@ -45,6 +48,7 @@ impl Backend {
             access: Arc::new(access),
             cache,
             registry: ArcSwap::from_pointee(registry),
+            registry_changed: Notify::new(),
             clock,
             metrics,
             converter,
@@ -68,6 +72,12 @@ impl Backend {
 
     pub(crate) fn replace_registry(&self, registry: Registry) {
         self.registry.store(Arc::new(registry));
+        self.registry_changed.notify_one();
+    }
+
+    /// Waits until the registry is replaced; for one task.
+    pub(crate) async fn registry_change(&self) {
+        self.registry_changed.notified().await;
     }
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {

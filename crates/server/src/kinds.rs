@@ -5,6 +5,7 @@
 
 pub mod registry;
 pub(crate) mod live;
+pub(crate) mod remote;
 pub(crate) mod custom;
 pub(crate) mod versions;
 pub mod openapi;

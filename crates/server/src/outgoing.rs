@@ -22,21 +22,27 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 pub(crate) mod check;
 mod dial;
 mod resolve;
 mod bundle;
+mod any_certificate;
+mod forward;
 pub(crate) mod kubeconfig;
 mod trust;
 
 pub use dial::Loopback;
 use dial::dial;
+pub(crate) use forward::hop_by_hop;
 use resolve::resolve;
 use trust::Trust;
 
+use crate::front::pki::Pair;
 use crate::lock::lock;
 
 /// The maximum size of a response.
@@ -61,6 +67,8 @@ pub(crate) struct WebhookEndpoint {
     authority: Vec<u8>,
     /// What the server shows to the endpoint.
     credential: Option<ClientCredential>,
+    /// Whether any certificate of the endpoint is accepted.
+    is_unverified: bool,
 }
 
 /// The credential of the server at an endpoint.
@@ -70,6 +78,16 @@ pub(crate) enum ClientCredential {
     Token(Arc<str>),
     /// A client certificate with its key, as PEM.
     Certificate { chain: Arc<str>, key: Arc<str> },
+}
+
+impl ClientCredential {
+    /// A client certificate.
+    pub(crate) fn of(pair: &Pair) -> ClientCredential {
+        ClientCredential::Certificate {
+            chain: pair.certificate.as_str().into(),
+            key: pair.key.reveal().into(),
+        }
+    }
 }
 
 impl fmt::Debug for ClientCredential {
@@ -101,6 +119,7 @@ impl WebhookEndpoint {
                 path: clean(&text(&service["path"])),
                 authority,
                 credential: None,
+                is_unverified: false,
             });
         }
         WebhookEndpoint::at(&text(&config["url"]), authority)
@@ -115,12 +134,18 @@ impl WebhookEndpoint {
         let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
         let path = clean(uri.path()) + &query;
         let target = Target::Host { host, port };
-        Ok(WebhookEndpoint { target, path, authority, credential: None })
+        Ok(WebhookEndpoint { target, path, authority, credential: None, is_unverified: false })
     }
 
     /// The same endpoint, called with a credential.
     pub(crate) fn with_credential(mut self, credential: ClientCredential) -> WebhookEndpoint {
         self.credential = Some(credential);
+        self
+    }
+
+    /// The same endpoint, whose certificate is not verified.
+    pub(crate) fn unverified(mut self) -> WebhookEndpoint {
+        self.is_unverified = true;
         self
     }
 
@@ -368,25 +393,37 @@ impl Caller {
         cache: &Cache,
         place: &WebhookEndpoint,
     ) -> Result<SendRequest<Full<Bytes>>, Failure> {
-        let fail = |why: String| Failure::Post(why);
-        let addresses = resolve(cache, &place.target).await.map_err(fail)?;
-        let socket = dial(&addresses, self.loopback).await.map_err(fail)?;
-        let name = ServerName::try_from(place.server_name())
-            .map_err(|error| fail(format!("tls: {error}")))?;
-        let config = self.trust.config(&place.authority, place.credential.as_ref());
-        let config = config.await.map_err(fail)?;
-        let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
-        let stream = stream.map_err(|error| fail(trust::explain(&error)))?;
+        let stream = self.open(cache, place).await.map_err(Failure::Post)?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
-            .map_err(|error| fail(error.to_string()))?;
-        let mut connections = lock(&self.connections);
-        while connections.try_join_next().is_some() {}
-        connections.spawn(async move {
+            .map_err(|error| Failure::Post(error.to_string()))?;
+        self.drive(async move {
             // An error is reported by the call that used the connection.
             let _ = connection.await;
         });
         Ok(sender)
+    }
+
+    /// A connection to an endpoint.
+    async fn open(
+        &self,
+        cache: &Cache,
+        place: &WebhookEndpoint,
+    ) -> Result<TlsStream<TcpStream>, String> {
+        let addresses = resolve(cache, &place.target).await?;
+        let socket = dial(&addresses, self.loopback).await?;
+        let name =
+            ServerName::try_from(place.server_name()).map_err(|error| format!("tls: {error}"))?;
+        let config = self.trust.config(place).await?;
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
+        stream.map_err(|error| trust::explain(&error))
+    }
+
+    /// Runs the task of a connection.
+    fn drive(&self, connection: impl Future<Output = ()> + Send + 'static) {
+        let mut connections = lock(&self.connections);
+        while connections.try_join_next().is_some() {}
+        connections.spawn(connection);
     }
 }
 

@@ -31,7 +31,7 @@ use crate::request::observe::RequestMetrics;
 use crate::request::route::{self, ResourcePath, Route, Target, Verb};
 use crate::server::Server;
 use crate::upkeep::after_write::after_write;
-use crate::verbs::{delete, discovery, encode, patch, read, subresource, watch, write};
+use crate::verbs::{delete, discovery, encode, patch, proxy, read, subresource, watch, write};
 use crate::work::INLINE_MAX;
 
 static AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -191,6 +191,27 @@ impl Server {
             _ => {}
         }
         let observed = RequestMetrics::new(self.metrics(), &route, &query);
+        if !matches!(route.target, Target::Resource(_))
+            && let Some(remote) = self.remotes().of_path(request.uri().path())
+        {
+            let (parts, body) = request.into_parts();
+            let is_upgrade = parts.headers.contains_key(header::UPGRADE);
+            let is_watch = route.verb == Verb::Watch;
+            let forwarded = proxy::forward(self, &remote, (&identity, peer), parts, body);
+            let mut response = match is_watch || is_upgrade {
+                true => forwarded.await,
+                false => {
+                    let longest = self.settings().request_timeout;
+                    let answered = tokio::time::timeout(longest, forwarded).await;
+                    answered.unwrap_or_else(|_| proxy::too_late())
+                }
+            };
+            let is_stream = !response.headers().contains_key(header::CONTENT_LENGTH);
+            if is_watch && is_stream && response.status() == StatusCode::OK {
+                response.extensions_mut().insert(listen::LongRunning);
+            }
+            return observed.answered(response);
+        }
         let (mut parts, body) = request.into_parts();
         let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
         let mut call = Call::new(identity, parts, query);

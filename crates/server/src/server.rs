@@ -17,14 +17,16 @@ use crate::audit::Audit;
 use crate::backend::Backend;
 use crate::front::authenticator::{Authenticator, Credential, TokenContext};
 use crate::front::identity::{Identity, Peer, Unauthorized};
+use crate::front::pki::Pair;
 use crate::front::service_account::{self, AuthenticatedToken, Issuer, ServiceAccounts};
 use crate::front::token_file::Tokens;
 use crate::kinds::custom::definitions::Definitions;
 use crate::kinds::live;
 use crate::kinds::openapi::{Descriptions, Documents};
 use crate::kinds::registry::{Registry, Served};
+use crate::kinds::remote::RemoteVersions;
 use crate::live::LiveResources;
-use crate::outgoing::{Caller, Loopback};
+use crate::outgoing::{Caller, ClientCredential, Loopback};
 use crate::request::authorize::Authorization;
 use crate::request::flow::FlowControl;
 use crate::request::flow::limits::{Limits, StreamLimits};
@@ -56,6 +58,8 @@ pub struct Options {
     pub settings: Settings,
     /// What is recorded of requests.
     pub audit: Audit,
+    /// The client certificate that extension servers trust to name users.
+    pub front_proxy: Option<Pair>,
 }
 
 impl Options {
@@ -72,6 +76,7 @@ impl Options {
             cache: headwater_cache::Options::default(),
             settings: Settings::default(),
             audit: Audit::default(),
+            front_proxy: None,
         }
     }
 }
@@ -123,6 +128,9 @@ struct Shared {
     documents: Documents,
     backup: Backup,
     audit: Audit,
+    /// Group versions of extension servers.
+    remotes: RemoteVersions,
+    front_proxy: Option<ClientCredential>,
     /// Compressed blocks of lists.
     blocks: Arc<Blocks>,
     /// Cancelled when the server begins to stop: watches end, readiness fails.
@@ -142,6 +150,7 @@ impl Server {
     pub(crate) fn new(cache: Cache, options: Options) -> Result<Server, headwater_cache::Error> {
         let Options { authenticator, issuer, clock, metrics, descriptions, backup, .. } = options;
         let (settings, audit) = (options.settings, options.audit);
+        let front_proxy = options.front_proxy.as_ref().map(ClientCredential::of);
         let authorization = options.authorization;
         let builtin = Registry::new(kind::builtin());
         define(&cache, &builtin)?;
@@ -166,6 +175,8 @@ impl Server {
             settings,
             backup,
             audit,
+            remotes: RemoteVersions::default(),
+            front_proxy,
             blocks: Arc::default(),
             draining: CancellationToken::new(),
         };
@@ -199,6 +210,16 @@ impl Server {
 
     pub(crate) fn blocks(&self) -> &Arc<Blocks> {
         &self.shared.blocks
+    }
+
+    /// Group versions of extension servers.
+    pub(crate) fn remotes(&self) -> &RemoteVersions {
+        &self.shared.remotes
+    }
+
+    /// The credential of this server at extension servers.
+    pub(crate) fn front_proxy(&self) -> Option<&ClientCredential> {
+        self.shared.front_proxy.as_ref()
     }
 
     pub(crate) fn stream_limits(&self) -> &Arc<StreamLimits> {

@@ -77,6 +77,8 @@ pub async fn start(store: Arc<dyn Store>, options: Options) -> Result<Running, E
     running.run(|stop| server.clone().follow_roles(stop));
     running.is_first = server.bootstrap().await.map_err(Error::Bootstrap)?;
     running.run(|stop| server.clone().keep_flow_control(stop));
+    server.ensure_api_services().await.map_err(Error::Bootstrap)?;
+    running.run(|stop| server.clone().keep_api_services(stop));
     Ok(running)
 }
 

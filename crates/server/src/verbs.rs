@@ -19,4 +19,5 @@ pub(crate) mod review;
 pub(crate) mod token_request;
 pub(crate) mod discovery;
 pub(crate) mod openapi;
+pub(crate) mod proxy;
 pub(crate) mod encode;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args};
 use headwater_server::oidc::config::{AuthenticationConfiguration, OidcFlags};
+use headwater_server::pki::{Pair, Secret};
 use headwater_server::request_header::RequestHeaderOptions;
 
 use super::parse_duration;
@@ -100,6 +101,14 @@ pub(crate) struct AuthenticationFlags {
     )]
     pub(crate) requestheader_extra_headers_prefix: Vec<String>,
 
+    /// Client certificate of this server at extension servers (APIService) [default: its own]
+    #[arg(long, value_name = "FILE", hide_short_help = true, requires = "proxy_client_key_file")]
+    pub(crate) proxy_client_cert_file: Option<PathBuf>,
+
+    /// Key of that certificate
+    #[arg(long, value_name = "FILE", hide_short_help = true, requires = "proxy_client_cert_file")]
+    pub(crate) proxy_client_key_file: Option<PathBuf>,
+
     /// URL of an OIDC issuer
     #[arg(
         long,
@@ -186,6 +195,17 @@ impl AuthenticationFlags {
         };
         let made = AuthenticationConfiguration::from_flags(flags);
         Ok(Some(made.context("the flags --oidc-* describe no issuer")?))
+    }
+
+    /// The client certificate of this server at extension servers, if it is given.
+    pub(crate) fn proxy_client(&self) -> Result<Option<Pair>> {
+        let (Some(certificate), Some(key)) =
+            (&self.proxy_client_cert_file, &self.proxy_client_key_file)
+        else {
+            return Ok(None);
+        };
+        let key = Secret::new(read(key)?);
+        Ok(Some(Pair { certificate: read(certificate)?, key }))
     }
 
     /// How front proxies name users, if any may.

@@ -56,6 +56,9 @@ pub struct Pki {
     pub admin: Pair,
     /// The authority that signs client certificates; during a rotation the next one.
     pub signing: Pair,
+    /// The credential of this server at extension servers, from an authority of its own: one that also
+    /// signs certificates of users would let them name any user.
+    pub front_proxy: FrontProxyKeys,
     /// The key that signs service-account tokens (ES256), as PEM.
     pub service_account_key: Secret,
     /// Public keys (PEM) whose tokens are still accepted, from before a change of the key.
@@ -63,7 +66,7 @@ pub struct Pki {
 }
 
 /// A certificate and its key, as PEM.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Pair {
     /// The certificate.
     pub certificate: String,
@@ -71,7 +74,23 @@ pub struct Pair {
     pub key: Secret,
 }
 
+/// The authority of front proxies, and the client certificate that it issued to this server.
+#[derive(Debug)]
+pub struct FrontProxyKeys {
+    /// The certificate of the authority, as PEM.
+    pub ca: String,
+    /// The client certificate.
+    pub client: Pair,
+}
+
+/// The name in the certificate of the front proxy.
+pub const FRONT_PROXY: &str = "front-proxy-client";
+
+/// The directory of the front proxy's authority.
+const FRONT_PROXY_DIRECTORY: &str = "front-proxy";
+
 /// Text that must not be logged. Its memory is overwritten when it is dropped.
+#[derive(Clone)]
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
@@ -178,7 +197,12 @@ impl Pki {
     pub fn in_memory(names: &BTreeSet<String>, clock: &dyn Clock) -> Result<Pki, Error> {
         let now = clock.now();
         let (authority, _) = SigningAuthority::create(now)?;
+        let (proxies, _) = SigningAuthority::create(now)?;
         Ok(Pki {
+            front_proxy: FrontProxyKeys {
+                client: leaf::client(FRONT_PROXY, &[]).issue(&proxies, now)?,
+                ca: proxies.certificate,
+            },
             server: leaf::server(names)?.issue(&authority, now)?,
             admin: leaf::admin().issue(&authority, now)?,
             signing: authority.pair(),
@@ -208,6 +232,7 @@ impl Pki {
         }
         let for_clients = next.as_ref().unwrap_or(&authority);
         Ok(Pki {
+            front_proxy: folder.front_proxy()?,
             server: folder.pair("server", &leaf::server(names)?, &authority)?,
             admin: folder.pair("admin", &leaf::admin(), for_clients)?,
             signing: for_clients.pair(),
@@ -296,6 +321,17 @@ impl Folder<'_> {
         private_file::replace(&key, pair.key.reveal(), PRIVATE)?;
         private_file::replace(&certificate, &pair.certificate, PUBLIC)?;
         Ok(pair)
+    }
+
+    fn front_proxy(&self) -> Result<FrontProxyKeys, Error> {
+        let directory = self.directory.join(FRONT_PROXY_DIRECTORY);
+        private_file::directory(&directory, self.others)?;
+        let Folder { others, now, .. } = *self;
+        let revoked = RevokedCertificates::default();
+        let folder = Folder { directory: &directory, others, now, revoked };
+        let authority = folder.authority()?;
+        let client = folder.pair("client", &leaf::client(FRONT_PROXY, &[]), &authority)?;
+        Ok(FrontProxyKeys { ca: authority.certificate, client })
     }
 
     fn service_account_key(&self) -> Result<Secret, Error> {

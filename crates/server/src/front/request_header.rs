@@ -11,6 +11,7 @@ use headwater_json::json;
 use http::{HeaderMap, HeaderName};
 
 use crate::front::identity::Identity;
+use crate::front::pki::FRONT_PROXY;
 
 /// How a front proxy names users. Names of headers are in lower case.
 #[derive(Clone, Debug)]
@@ -30,6 +31,19 @@ pub struct RequestHeaderOptions {
 }
 
 impl RequestHeaderOptions {
+    /// How this server names users to extension servers, with the certificate of its own front proxy.
+    pub fn own(authority: String) -> RequestHeaderOptions {
+        let list = |name: &str| vec![name.to_owned()];
+        RequestHeaderOptions {
+            authority,
+            allowed_names: list(FRONT_PROXY),
+            user: list("X-Remote-User"),
+            uid: list("X-Remote-Uid"),
+            group: list("X-Remote-Group"),
+            extra: list("X-Remote-Extra-"),
+        }
+    }
+
     /// What `kube-system/extension-apiserver-authentication` says about it, as key and value.
     pub(crate) fn published(&self) -> [(&'static str, String); 6] {
         let list = |names: &[String]| json!(names).to_string();

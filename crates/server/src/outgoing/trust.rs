@@ -7,8 +7,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::OnceCell;
 
-use super::ClientCredential;
+use super::any_certificate::AnyCertificate;
 use super::bundle::Bundle;
+use super::{ClientCredential, WebhookEndpoint};
 
 /// Builds the TLS configuration of calls.
 #[derive(Default)]
@@ -18,23 +19,23 @@ pub(super) struct Trust {
 }
 
 impl Trust {
-    /// The configuration for an endpoint with this CA, as PEM; empty selects the system's CAs.
-    pub(super) async fn config(
-        &self,
-        authority: &[u8],
-        credential: Option<&ClientCredential>,
-    ) -> Result<ClientConfig, String> {
+    /// The configuration for an endpoint: with its CA, or else with the system's CAs.
+    pub(super) async fn config(&self, place: &WebhookEndpoint) -> Result<ClientConfig, String> {
+        let authority = place.authority.as_slice();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| format!("tls: {error}"))?;
         let builder = match authority {
+            _ if place.is_unverified => builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider))),
             [] => builder.with_root_certificates(self.system().await),
             authority => builder
                 .dangerous()
                 .with_custom_certificate_verifier(Arc::new(Bundle::read(authority, provider)?)),
         };
-        let Some(ClientCredential::Certificate { chain, key }) = credential else {
+        let Some(ClientCredential::Certificate { chain, key }) = &place.credential else {
             return Ok(builder.with_no_client_auth());
         };
         let unusable = |what: &str| format!("tls: the client {what} cannot be used");
@@ -101,7 +102,8 @@ mod tests {
             .with_single_cert(vec![certificate.unwrap()], key)
             .unwrap();
         let (here, there) = tokio::io::duplex(64 * 1024);
-        let config = Arc::new(trust.config(authority, None).await?);
+        let place = WebhookEndpoint::at("https://127.0.0.1", authority.to_vec())?;
+        let config = Arc::new(trust.config(&place).await?);
         let name = ServerName::try_from("127.0.0.1").unwrap();
         let connector = TlsConnector::from(config);
         let acceptor = TlsAcceptor::from(Arc::new(server));

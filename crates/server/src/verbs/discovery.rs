@@ -16,6 +16,8 @@ use crate::answer::status;
 use crate::front::service_account;
 use crate::kinds::openapi::{Document, Subject};
 use crate::kinds::registry::{Registry, Served};
+use crate::kinds::remote::RemoteVersion;
+use crate::object::tree;
 use crate::request::call::Call;
 use crate::server::Server;
 use crate::verbs::encode;
@@ -39,10 +41,11 @@ pub(crate) async fn path(
         ["version"] => Err(status::method_not_allowed()),
         // These ignore the method, as the reference does.
         ["metrics"] => Ok(metrics(server)),
-        [] => Ok(encode::value(call, StatusCode::OK, &paths(&registry))),
+        [] => Ok(encode::value(call, StatusCode::OK, &paths(server, &registry))),
         ["apis"] => document(server, call, &registry, false).await,
-        ["apis", name] if registry.has_group(name) => {
-            let found = registry.groups().iter().find(|(group, _)| group == name);
+        ["apis", name] if has_group(server, &registry, name) => {
+            let groups = all_groups(server, &registry);
+            let found = groups.iter().find(|(group, _)| group == name);
             let versions = found.map(|(_, versions)| versions.as_slice()).unwrap_or_default();
             plain(call, &group(name, versions))
         }
@@ -114,7 +117,7 @@ async fn document(
 ) -> Result<Response, Status> {
     match Discovery::negotiate(call.header(header::ACCEPT))? {
         Discovery::Plain(encoding) => {
-            let plain = if core { versions() } else { groups(registry) };
+            let plain = if core { versions() } else { groups(server, registry) };
             Ok(encode::plain(call, encoding, &plain))
         }
         kind @ Discovery::Aggregated => {
@@ -122,7 +125,13 @@ async fn document(
             let subject = Subject::Discovery { core };
             let build = async { aggregated(registry, core) };
             let document = server.documents().find(work, registry, subject, rows, build).await;
-            Ok(tagged(call, kind.content_type(), &document))
+            let remotes = server.remotes().all();
+            if core || remotes.is_empty() {
+                return Ok(tagged(call, kind.content_type(), &document));
+            }
+            let mut value = tree(&document.bytes)?;
+            remotes.iter().for_each(|remote| add_remote(&mut value, remote));
+            Ok(tagged(call, kind.content_type(), &Document::new(&value)))
         }
     }
 }
@@ -159,8 +168,47 @@ fn versions() -> Value {
     })
 }
 
-fn groups(registry: &Registry) -> Value {
-    let names = registry.groups().iter().filter(|(name, _)| !name.is_empty());
+/// Whether this server or an extension server serves the group.
+fn has_group(server: &Server, registry: &Registry, name: &str) -> bool {
+    registry.has_group(name) || server.remotes().all().iter().any(|remote| remote.group == name)
+}
+
+/// The groups with their versions, preferred first; those of extension servers follow.
+fn all_groups(server: &Server, registry: &Registry) -> Vec<(Name, Vec<Name>)> {
+    let mut groups = registry.groups().to_vec();
+    for remote in server.remotes().all().iter() {
+        let version = Name::from(remote.version.clone());
+        match groups.iter_mut().find(|(name, _)| *name == remote.group.as_str()) {
+            Some((_, versions)) if versions.contains(&version) => {}
+            Some((_, versions)) => versions.push(version),
+            None => groups.push((remote.group.clone().into(), vec![version])),
+        }
+    }
+    groups
+}
+
+/// Adds a version of an extension server to the aggregated document. What it does not answer for is
+/// shown as it was, and stale.
+fn add_remote(document: &mut Value, remote: &RemoteVersion) {
+    let freshness = if remote.is_available { "Current" } else { "Stale" };
+    let version = json!({
+        "version": remote.version, "resources": remote.resources, "freshness": freshness,
+    });
+    let Some(items) = document["items"].as_array_mut() else { return };
+    let own = items.iter_mut().find(|item| item["metadata"]["name"] == remote.group.as_str());
+    match own.map(|item| &mut item["versions"]) {
+        Some(Value::Array(versions)) => {
+            if !versions.iter().any(|known| known["version"] == remote.version.as_str()) {
+                versions.push(version);
+            }
+        }
+        _ => items.push(json!({ "metadata": { "name": remote.group }, "versions": [version] })),
+    }
+}
+
+fn groups(server: &Server, registry: &Registry) -> Value {
+    let groups = all_groups(server, registry);
+    let names = groups.iter().filter(|(name, _)| !name.is_empty());
     let groups: Vec<Value> = names
         .map(|(name, versions)| {
             let mut group = group(name, versions);
@@ -337,9 +385,9 @@ fn aggregated_row(row: &Served) -> Value {
 }
 
 /// `GET /`: the list of paths.
-fn paths(registry: &Registry) -> Value {
+fn paths(server: &Server, registry: &Registry) -> Value {
     let mut paths = vec!["/api".to_owned(), "/apis".to_owned()];
-    for (group, versions) in registry.groups() {
+    for (group, versions) in &all_groups(server, registry) {
         if group.is_empty() {
             paths.extend(versions.iter().map(|version| format!("/api/{version}")));
         } else {

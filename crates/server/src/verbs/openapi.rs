@@ -13,8 +13,10 @@ use crate::answer::body::{self, Data, Response};
 use crate::answer::status;
 use crate::kinds::openapi::{Document, Subject, protobuf, roots};
 use crate::kinds::registry::Registry;
+use crate::object::tree;
 use crate::request::call::Call;
 use crate::server::Server;
+use crate::verbs::proxy;
 
 /// Serves `/openapi` and the paths below it.
 pub(crate) async fn path(server: &Server, call: &Call, words: &[&str]) -> Result<Response, Status> {
@@ -23,7 +25,12 @@ pub(crate) async fn path(server: &Server, call: &Call, words: &[&str]) -> Result
         ["v2"] => merged(server, call, &registry).await,
         ["v3"] => Ok(index(server, &registry).await),
         ["v3", "api", version] => document(server, call, &registry, "", version).await,
-        ["v3", "apis", group, version] => document(server, call, &registry, group, version).await,
+        ["v3", "apis", group, version] => {
+            match server.remotes().of_path(&format!("/apis/{group}/{version}")) {
+                Some(remote) => Ok(proxy::of_server(server, call, &remote).await),
+                None => document(server, call, &registry, group, version).await,
+            }
+        }
         ["v3", name @ ..] => match server.documents().root(&registry, &name.join("/")) {
             Some(document) => Ok(answer(server, call, &document, JSON).await),
             None => Ok(body::page_not_found()),
@@ -57,7 +64,21 @@ async fn index(server: &Server, registry: &Registry) -> Response {
     };
     let documents = server.documents();
     let index = documents.find(server.work(), registry, Subject::Index, rows, build).await;
-    body::text(StatusCode::OK, index.bytes.clone())
+    let remotes = server.remotes().all();
+    let mut available = remotes.iter().filter(|remote| remote.is_available).peekable();
+    if available.peek().is_none() {
+        return body::text(StatusCode::OK, index.bytes.clone());
+    }
+    let Ok(mut all) = tree(&index.bytes) else {
+        return body::text(StatusCode::OK, index.bytes.clone());
+    };
+    for remote in available {
+        let path = format!("apis/{}/{}", remote.group, remote.version);
+        // Without a hash: clients do not keep a document of which this server knows no version.
+        let url = format!("/openapi/v3/{path}");
+        all["paths"][path.as_str()] = json!({ "serverRelativeURL": url });
+    }
+    body::text(StatusCode::OK, all.to_string())
 }
 
 async fn document(

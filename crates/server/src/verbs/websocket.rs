@@ -31,7 +31,7 @@ use crate::verbs::watch::Streaming;
 const MESSAGE_MAX: usize = 64 * 1024;
 
 /// The prefix of subprotocols that carry a bearer token.
-const BEARER: &str = "base64url.bearer.authorization.k8s.io.";
+pub(super) const BEARER: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// Whether the request asks for a WebSocket upgrade.
 pub(crate) fn is_asked_for(call: &Call) -> bool {

@@ -16,8 +16,9 @@ use headwater_json::{Value, json};
 use headwater_server::audit::{Audit, AuditOptions, AuditWebhook, LogOptions, Policy};
 use headwater_server::authenticator::Authenticator;
 use headwater_server::identity::{ClientCertificate, Identity, Peer, Transport};
+use headwater_server::listen::Listener;
 use headwater_server::metrics::Metrics;
-use headwater_server::pki::{Pki, Secret};
+use headwater_server::pki::{Pair, Pki, Secret};
 use headwater_server::service_account::Issuer;
 use headwater_server::{Authorization, Body, Options, Running, Server, Settings, body, start};
 use headwater_store::{Memory, Store};
@@ -116,6 +117,16 @@ impl Api {
         api
     }
 
+    /// Serves a loopback address without TLS.
+    pub(crate) fn listen(&mut self) -> SocketAddr {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let options = headwater_server::listen::Options::default();
+        let listener = Listener::plain(address, options, self.metrics.clone()).unwrap();
+        let address = listener.address();
+        self.running.listen(listener);
+        address
+    }
+
     /// Stops the server.
     pub(crate) async fn stop(self) {
         self.running.stop().await.unwrap();
@@ -159,6 +170,27 @@ impl Api {
         let api = Api::of(Arc::new(Memory::default()), options).await;
         api.create_namespace().await;
         api
+    }
+
+    /// A new server with a namespace `ns` and this credential at extension servers.
+    pub(crate) async fn with_front_proxy(pair: Pair) -> Api {
+        let clock = still();
+        let issuer = Issuer::new(&keys(&clock).service_account_key).unwrap();
+        let options = Options { clock, front_proxy: Some(pair), ..Options::new(issuer) };
+        let api = Api::of(Arc::new(Memory::default()), options).await;
+        api.create_namespace().await;
+        api
+    }
+
+    /// Repeats a request until the response has this code.
+    pub(crate) async fn until(&self, target: &str, code: u16) -> Answer {
+        loop {
+            let answer = self.get(target).await;
+            if answer.code == code {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     async fn of(store: Arc<dyn Store>, options: Options) -> Api {

@@ -59,17 +59,6 @@ impl World {
     async fn widget(&self, name: &str, spec: Value) -> Value {
         self.create(WIDGETS, &widget(name, spec)).await
     }
-
-    /// Repeats a request until the response has this code.
-    async fn until(&self, target: &str, code: u16) -> Answer {
-        loop {
-            let answer = self.get(target).await;
-            if answer.code == code {
-                return answer;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
 }
 
 /// The definition that most tests use.

@@ -117,7 +117,8 @@ async fn a_modified_object_is_sent_as_a_delta_to_watchers_that_asked() {
     assert_eq!(unknown.line().await.unwrap(), full);
     let line = delta.line().await.unwrap();
     assert!(line.starts_with(&format!("{{\"delta\":[\"{old}\",\"{new}\",")), "{line}");
-    assert!(line.contains("\"two\"") && line.len() < 60, "{line}");
+    // Some deltas have a digest.
+    assert!(line.contains("\"two\"") && line.len() < 90, "{line}");
     let mut state = State::default();
     state.take(&first);
     state.take(&line);

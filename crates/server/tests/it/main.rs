@@ -27,6 +27,7 @@ mod webhooks;
 mod quota;
 mod services;
 mod access;
+mod aggregation;
 mod authorization;
 mod nodes;
 mod pod_security;

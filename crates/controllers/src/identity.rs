@@ -13,6 +13,7 @@ const NAMESPACE: &str = "kube-system";
 const ACCOUNTS: &[(&str, &str)] = &[
     ("deployment", "deployment-controller"),
     ("replicaset", "replicaset-controller"),
+    ("statefulset", "statefulset-controller"),
     ("namespace", "namespace-controller"),
     ("garbage", "generic-garbage-collector"),
     ("serviceaccount", "service-account-controller"),
@@ -83,7 +84,7 @@ mod tests {
         assert!(
             all().iter().all(|identity| !identity.groups.contains(&"system:masters".to_owned()))
         );
-        assert_eq!(all().len(), 15);
+        assert_eq!(all().len(), 16);
         assert_eq!(of("scheduler").unwrap().user, "system:kube-scheduler");
         assert_eq!(of("unknown"), None);
     }

@@ -6,7 +6,7 @@ use headwater_client::controller::Prepared;
 use crate::cluster::Cluster;
 use crate::{
     certificates, deployment, disruption, endpointslice, garbage, job, namespace, nodelifecycle,
-    nodes, replicaset, scheduler, serviceaccount, token_secrets,
+    nodes, replicaset, scheduler, serviceaccount, statefulset, token_secrets,
 };
 
 /// Opens a controller's informers and returns it ready to run.
@@ -22,6 +22,7 @@ const ALL: &[(&str, Prepare)] = &[
     ("simulated-nodes", nodes::kubelet),
     ("replicaset", replicaset::prepare),
     ("deployment", deployment::prepare),
+    ("statefulset", statefulset::prepare),
     ("namespace", namespace::prepare),
     ("garbage", garbage::prepare),
     ("serviceaccount", serviceaccount::prepare),

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::core::ObjectMeta;
 
 use crate::ownership::controller_reference;
+use crate::template_hash::hash;
 
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
 pub(super) const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
@@ -124,20 +125,6 @@ fn without_hash(template: &PodTemplateSpec) -> PodTemplateSpec {
     template
 }
 
-/// The hash of a template. `collisions` gives the same template another hash.
-pub(super) fn hash(template: &PodTemplateSpec, collisions: i32) -> String {
-    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789"; // no vowels, so that no words appear
-    let mut text = serde_json::to_vec(template).expect("API types are JSON");
-    if collisions > 0 {
-        text.extend(collisions.to_le_bytes());
-    }
-    let hash = text
-        .iter()
-        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
-    let digits = hash.to_string();
-    digits.bytes().map(|digit| char::from(ALPHABET[usize::from(digit) % ALPHABET.len()])).collect()
-}
-
 /// The set for the Deployment's current template, which has none yet.
 pub(super) fn new_replica_set(
     deployment: &Deployment,
@@ -242,19 +229,6 @@ mod tests {
         assert_eq!(sets.replicas(), 3);
         let sets = ReplicaSets::of(&deployment, &[Arc::new(undated), two]);
         assert_eq!(sets.new.as_ref().unwrap().name(), "zzz", "no time is before any");
-    }
-
-    #[test]
-    fn equal_templates_have_equal_hashes_and_others_differ() {
-        let template = |image| spec(&deployment(1, image)).template.clone();
-        assert_eq!(hash(&template("v1"), 0), hash(&template("v1"), 0));
-        assert_ne!(hash(&template("v1"), 0), hash(&template("v2"), 0));
-        assert_ne!(hash(&template("v1"), 0), hash(&template("v1"), 1), "collisions count");
-        let name = hash(&template("v1"), 0);
-        assert!(
-            name.len() <= 10 && name.bytes().all(|byte| byte.is_ascii_alphanumeric()),
-            "{name}"
-        );
     }
 
     #[test]

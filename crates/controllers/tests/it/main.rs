@@ -6,6 +6,7 @@ mod world;
 mod kubelet;
 mod replicaset;
 mod deployment;
+mod statefulset;
 mod garbage;
 mod namespace;
 mod endpointslice;

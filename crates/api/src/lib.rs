@@ -5,6 +5,7 @@
 //! client have no other crate in common but `json`.
 
 pub mod clock;
+pub mod cron;
 pub mod revision;
 pub mod fnv;
 pub mod marks;

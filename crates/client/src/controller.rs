@@ -563,6 +563,18 @@ impl Prepared {
         Prepared { name, start: Box::new(start) }
     }
 
+    /// Makes the controller report events under this component instead of its name or that of the
+    /// manager.
+    pub fn reports_as(self, component: &str) -> Prepared {
+        let Prepared { name, start } = self;
+        let component = component.to_owned();
+        let start = move |env: Env| {
+            let recorder = env.recorder.component(&component);
+            start(Env { recorder, ..env })
+        };
+        Prepared { name, start: Box::new(start) }
+    }
+
     /// A controller with its own loop, for work that does not fit one reconcile per key, such as a
     /// scheduler or a garbage collector. It waits for its informers and for [`Env::leading`]
     /// itself, and ends after [`Env::stop`]. When leadership is lost, its future is dropped.

@@ -8,6 +8,7 @@
 mod legacy;
 mod slices;
 mod endpoints;
+mod mirroring;
 
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ use crate::pod::Pod;
 use crate::slow_start::is_namespace_terminating;
 
 use self::endpoints::{endpoint_groups, has_selector, selects};
+pub(crate) use self::mirroring::prepare as prepare_mirroring;
 use self::slices::{MANAGED_BY, MANAGER, SERVICE_NAME, SliceWrite, writes};
 
 const WORKERS: usize = 4;

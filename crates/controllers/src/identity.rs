@@ -14,6 +14,10 @@ const ACCOUNTS: &[(&str, &str)] = &[
     ("deployment", "deployment-controller"),
     ("replicaset", "replicaset-controller"),
     ("statefulset", "statefulset-controller"),
+    ("daemonset", "daemon-set-controller"),
+    ("replicationcontroller", "replication-controller"),
+    ("cronjob", "cronjob-controller"),
+    ("endpointslicemirroring", "endpointslicemirroring-controller"),
     ("namespace", "namespace-controller"),
     ("garbage", "generic-garbage-collector"),
     ("serviceaccount", "service-account-controller"),
@@ -30,6 +34,23 @@ const ACCOUNTS: &[(&str, &str)] = &[
     ("simulated-kubelets", "simulated-nodes"),
     ("simulated-leases", "simulated-nodes"),
 ];
+
+/// The components in events, where they are not the names of the service accounts.
+const COMPONENTS: &[(&str, &str)] = &[
+    ("daemonset", "daemonset-controller"),
+    ("disruption", "controllermanager"),
+    ("endpointslicemirroring", "endpoint-slice-mirroring-controller"),
+    ("endpointslice", "endpoint-slice-controller"),
+    ("scheduler", "default-scheduler"),
+    ("simulated-kubelets", "kubelet"),
+];
+
+/// The component that a controller reports events as, as in Kubernetes.
+pub(crate) fn component(controller: &str) -> Option<&'static str> {
+    let named = |(name, _): &&(&str, &str)| *name == controller;
+    let found = COMPONENTS.iter().find(named).or_else(|| ACCOUNTS.iter().find(named));
+    found.map(|(_, component)| *component)
+}
 
 /// A user with its groups.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,8 +105,11 @@ mod tests {
         assert!(
             all().iter().all(|identity| !identity.groups.contains(&"system:masters".to_owned()))
         );
-        assert_eq!(all().len(), 16);
+        assert_eq!(all().len(), 20);
         assert_eq!(of("scheduler").unwrap().user, "system:kube-scheduler");
         assert_eq!(of("unknown"), None);
+        assert_eq!(component("simulated-kubelets"), Some("kubelet"));
+        assert_eq!(component("deployment"), Some("deployment-controller"));
+        assert_eq!(component("unknown"), None);
     }
 }

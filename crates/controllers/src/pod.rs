@@ -5,6 +5,8 @@
 //! Promise: a projection is only read. Writes are patches or full objects, so that fields that are
 //! missing here are not lost.
 
+mod references;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1 as core;
@@ -12,6 +14,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::ObjectMeta;
 use serde::{Deserialize, Deserializer};
+
+pub use self::references::{ObjectReference, SourceReference};
 
 /// A pod.
 #[derive(Clone, Debug, Default, PartialEq, kube::Resource, Deserialize)]
@@ -58,6 +62,11 @@ pub struct PodSpec {
     #[serde(default, deserialize_with = "list")]
     pub readiness_gates: Vec<core::PodReadinessGate>,
     pub affinity: Option<Box<core::Affinity>>,
+    /// The claims, ConfigMaps and Secrets that volumes need.
+    #[serde(default, rename = "volumes", deserialize_with = "references::volumes")]
+    pub volume_references: Vec<ObjectReference>,
+    #[serde(default, deserialize_with = "list")]
+    pub ephemeral_containers: Vec<Container>,
 }
 
 /// A container of a pod.
@@ -72,6 +81,22 @@ pub struct Container {
     pub ports: Vec<core::ContainerPort>,
     #[serde(default, deserialize_with = "nullable")]
     pub resources: ContainerResources,
+    /// The ConfigMaps and Secrets that `env` needs.
+    #[serde(default, rename = "env", deserialize_with = "references::variables")]
+    pub variable_references: Vec<ObjectReference>,
+    /// The ConfigMaps and Secrets that `envFrom` needs.
+    #[serde(default, rename = "envFrom", deserialize_with = "references::variable_sources")]
+    pub variable_sources: Vec<ObjectReference>,
+    pub readiness_probe: Option<Probe>,
+    pub startup_probe: Option<Probe>,
+}
+
+/// The delay of a probe.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct Probe {
+    pub initial_delay_seconds: Option<i32>,
 }
 
 /// The resources of a container.
@@ -106,6 +131,9 @@ pub struct PodStatus {
     pub container_statuses: Vec<ContainerStatus>,
     #[serde(default, deserialize_with = "list")]
     pub init_container_statuses: Vec<ContainerStatus>,
+    #[serde(default, deserialize_with = "list")]
+    pub ephemeral_container_statuses: Vec<ContainerStatus>,
+    pub observed_generation: Option<i64>,
 }
 
 /// A condition of a pod.
@@ -230,6 +258,23 @@ impl Pod {
         contains_all(self.metadata.labels.as_ref(), wanted)
     }
 
+    /// The names of the claims that the pod uses.
+    pub fn claims(&self) -> impl Iterator<Item = &str> {
+        self.spec.volume_references.iter().filter_map(|reference| match reference {
+            ObjectReference::Claim(name) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Everything that must exist before the pod starts.
+    pub fn references(&self) -> impl Iterator<Item = &ObjectReference> {
+        let containers = self.spec.init_containers.iter().chain(&self.spec.containers);
+        let variables = containers.flat_map(|container| {
+            container.variable_references.iter().chain(&container.variable_sources)
+        });
+        self.spec.volume_references.iter().chain(variables)
+    }
+
     /// The value of an annotation.
     pub fn annotation(&self, name: &str) -> Option<&str> {
         self.metadata.annotations.as_ref()?.get(name).map(String::as_str)
@@ -281,5 +326,33 @@ mod tests {
         assert_eq!(pod.spec.containers[0].resources.requests["cpu"].0, "100m");
         assert_eq!(pod.status.container_statuses[0].restart_count, 2);
         assert_eq!(pod.status.pod_ip.as_deref(), Some("10.0.0.1"));
+    }
+
+    #[test]
+    fn references_are_the_objects_that_must_exist() {
+        let text = r#"{"metadata":{"name":"p"},"spec":{
+            "volumes":[{"name":"data","persistentVolumeClaim":{"claimName":"data-0"}},
+                {"name":"tmp","emptyDir":{}},{"name":"conf","configMap":{"name":"conf"}},
+                {"name":"maybe","secret":{"secretName":"maybe","optional":true}},
+                {"name":"all","projected":{"sources":[{"secret":{"name":"tls"}}]}},
+                {"name":"kube-api-access-x","projected":{"sources":[{"configMap":{"name":"kube-root-ca.crt"}}]}}],
+            "containers":[{"name":"c","env":[{"name":"A","value":"1"},
+                {"name":"B","valueFrom":{"secretKeyRef":{"name":"s","key":"k"}}}],
+                "envFrom":[{"configMapRef":{"name":"env"}}]}]}}"#;
+        let pod = Pod::decode(text).unwrap();
+        assert_eq!(pod.claims().collect::<Vec<_>>(), ["data-0"]);
+        let source = |name: &str, key: Option<&str>, volume: Option<&str>| SourceReference {
+            name: name.to_owned(),
+            key: key.map(str::to_owned),
+            volume: volume.map(str::to_owned),
+        };
+        let expected = [
+            ObjectReference::Claim("data-0".into()),
+            ObjectReference::ConfigMap(source("conf", None, Some("conf"))),
+            ObjectReference::Secret(source("tls", None, Some("all"))),
+            ObjectReference::Secret(source("s", Some("k"), None)),
+            ObjectReference::ConfigMap(source("env", None, None)),
+        ];
+        assert_eq!(pod.references().cloned().collect::<Vec<_>>(), expected);
     }
 }

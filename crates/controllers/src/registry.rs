@@ -5,8 +5,9 @@ use headwater_client::controller::Prepared;
 
 use crate::cluster::Cluster;
 use crate::{
-    certificates, deployment, disruption, endpointslice, garbage, job, namespace, nodelifecycle,
-    nodes, replicaset, scheduler, serviceaccount, statefulset, token_secrets,
+    certificates, cronjob, daemonset, deployment, disruption, endpointslice, garbage, job,
+    namespace, nodelifecycle, nodes, replicaset, scheduler, serviceaccount, statefulset,
+    token_secrets,
 };
 
 /// Opens a controller's informers and returns it ready to run.
@@ -21,14 +22,18 @@ const ALL: &[(&str, Prepare)] = &[
     ("simulated-nodes", nodes::lease),
     ("simulated-nodes", nodes::kubelet),
     ("replicaset", replicaset::prepare),
+    ("replicationcontroller", replicaset::prepare_replication),
     ("deployment", deployment::prepare),
     ("statefulset", statefulset::prepare),
+    ("daemonset", daemonset::prepare),
     ("namespace", namespace::prepare),
     ("garbage", garbage::prepare),
     ("serviceaccount", serviceaccount::prepare),
     ("serviceaccount", serviceaccount::prepare_root_ca),
     ("endpointslice", endpointslice::prepare),
+    ("endpointslicemirroring", endpointslice::prepare_mirroring),
     ("job", job::prepare),
+    ("cronjob", cronjob::prepare),
     ("disruption", disruption::prepare),
     ("nodelifecycle", nodelifecycle::prepare),
     ("serviceaccount-token", token_secrets::prepare),

@@ -75,6 +75,10 @@ pub async fn run(
     }
     for controller in options.selected.prepare(&cluster)? {
         let own = identity::of(controller.name()).and_then(|own| options.clients.get(&own.user));
+        let controller = match identity::component(controller.name()) {
+            Some(component) => controller.reports_as(component),
+            None => controller,
+        };
         let calls = own.map(|client| Calls::new(client.clone()).component(COMPONENT));
         manager = manager.controller(match calls {
             Some(calls) => controller.calls(calls),

@@ -26,12 +26,32 @@ mod run;
 #[allow(clippy::needless_pass_by_value, reason = "tables write values where they are used")]
 mod tests;
 
+use std::sync::Arc;
+
 use headwater_client::Error;
 use headwater_client::controller::Prepared;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::cluster::Cluster;
+use crate::pod::Pod;
+use crate::toleration::tolerates;
+
+use self::cache::NodeInfo;
+
+/// Whether a pod's node selector and required node affinity match a node.
+pub(crate) fn matches_node(pod: &Pod, node: &Arc<Node>) -> bool {
+    filter::matches_node(pod, &NodeInfo::bare(node))
+}
+
+/// The effects of a node's taints that a pod does not tolerate, without `PreferNoSchedule`.
+pub(crate) fn untolerated_effects<'a>(pod: &Pod, node: &'a Node) -> Vec<&'a str> {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
+    let tolerated =
+        |taint: &&Taint| pod.spec.tolerations.iter().any(|toleration| tolerates(toleration, taint));
+    let hard = taints.filter(|taint| taint.effect != "PreferNoSchedule" && !tolerated(taint));
+    hard.map(|taint| taint.effect.as_str()).collect()
+}
 
 /// Pods with another `schedulerName` are ignored.
 const NAME: &str = "default-scheduler";

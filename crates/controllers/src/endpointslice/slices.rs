@@ -10,6 +10,7 @@ use std::sync::Arc;
 use headwater_client::Cached;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::ObjectMeta;
 
 use crate::ownership::controller_reference;
@@ -33,6 +34,26 @@ pub(super) enum SliceWrite {
     Delete(Arc<EndpointSlice>),
 }
 
+/// The object that slices belong to.
+pub(super) struct SliceOwner<'a> {
+    pub(super) name: &'a str,
+    pub(super) namespace: Option<&'a str>,
+    /// The labels of its slices.
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) reference: OwnerReference,
+}
+
+impl<'a> SliceOwner<'a> {
+    fn service(service: &'a Service) -> SliceOwner<'a> {
+        SliceOwner {
+            name: service.name(),
+            namespace: service.namespace(),
+            labels: labels(service),
+            reference: controller_reference(service),
+        }
+    }
+}
+
 /// The writes after which the slices of a Service hold these endpoints. A Service without endpoints
 /// has one empty slice, which shows that it was processed.
 pub(super) fn writes(
@@ -44,13 +65,22 @@ pub(super) fn writes(
         let address_type = families(service).remove(0);
         groups.push(EndpointGroup { address_type, ..EndpointGroup::default() });
     }
+    writes_for(&SliceOwner::service(service), existing, &groups)
+}
+
+/// The writes after which the slices of an owner hold these endpoints.
+pub(super) fn writes_for(
+    owner: &SliceOwner<'_>,
+    existing: &[Arc<EndpointSlice>],
+    groups: &[EndpointGroup],
+) -> Vec<SliceWrite> {
     let mut writes = Vec::new();
     let mut taken: Vec<&str> = Vec::new();
-    for group in &groups {
+    for group in groups {
         let own: Vec<&Arc<EndpointSlice>> =
             existing.iter().filter(|slice| holds_group(slice, group)).collect();
         taken.extend(own.iter().map(|slice| slice.name()));
-        writes.extend(fill(service, &own, group));
+        writes.extend(fill(owner, &own, group));
     }
     let others = existing.iter().filter(|slice| !taken.contains(&slice.name()));
     writes.extend(others.map(|slice| SliceWrite::Delete(Arc::clone(slice))));
@@ -70,11 +100,15 @@ struct SliceDraft<'a> {
     changed: bool,
 }
 
-fn fill(service: &Service, own: &[&Arc<EndpointSlice>], group: &EndpointGroup) -> Vec<SliceWrite> {
+fn fill(
+    owner: &SliceOwner<'_>,
+    own: &[&Arc<EndpointSlice>],
+    group: &EndpointGroup,
+) -> Vec<SliceWrite> {
     let mut waiting: BTreeMap<String, &Endpoint> =
         group.endpoints.iter().map(|endpoint| (identity(endpoint), endpoint)).collect();
     let mut drafts: Vec<SliceDraft<'_>> =
-        own.iter().map(|slice| keep(service, slice, &mut waiting)).collect();
+        own.iter().map(|slice| keep(owner, slice, &mut waiting)).collect();
     // Slices that change anyway first, then the fullest.
     drafts.sort_by_key(|it| (!it.changed, std::cmp::Reverse(it.endpoints.len())));
     let mut waiting: Vec<Endpoint> = waiting.into_values().cloned().collect();
@@ -84,30 +118,30 @@ fn fill(service: &Service, own: &[&Arc<EndpointSlice>], group: &EndpointGroup) -
         draft.endpoints.extend(waiting.drain(..room));
     }
     let mut writes: Vec<SliceWrite> =
-        waiting.chunks(ENDPOINTS_MAX).map(|chunk| create(service, group, chunk)).collect();
+        waiting.chunks(ENDPOINTS_MAX).map(|chunk| create(owner, group, chunk)).collect();
     let is_empty = group.endpoints.is_empty();
     let mut has_one = !writes.is_empty();
     for draft in drafts {
         match draft.endpoints.is_empty() && (!is_empty || has_one) {
             true => writes.push(SliceWrite::Delete(Arc::clone(draft.slice))),
-            false if draft.changed => writes.push(draft.written(service)),
+            false if draft.changed => writes.push(draft.written(owner)),
             false => {}
         }
         has_one = true;
     }
     if !has_one {
-        writes.push(create(service, group, &[]));
+        writes.push(create(owner, group, &[]));
     }
     writes
 }
 
-fn create(service: &Service, group: &EndpointGroup, endpoints: &[Endpoint]) -> SliceWrite {
+fn create(owner: &SliceOwner<'_>, group: &EndpointGroup, endpoints: &[Endpoint]) -> SliceWrite {
     SliceWrite::Create(Box::new(EndpointSlice {
         metadata: ObjectMeta {
-            generate_name: Some(format!("{}-", service.name())),
-            namespace: service.metadata.namespace.clone(),
-            labels: Some(labels(service)),
-            owner_references: Some(vec![controller_reference(service)]),
+            generate_name: Some(format!("{}-", owner.name)),
+            namespace: owner.namespace.map(str::to_owned),
+            labels: Some(owner.labels.clone()),
+            owner_references: Some(vec![owner.reference.clone()]),
             ..ObjectMeta::default()
         },
         address_type: group.address_type.clone(),
@@ -117,24 +151,24 @@ fn create(service: &Service, group: &EndpointGroup, endpoints: &[Endpoint]) -> S
 }
 
 impl SliceDraft<'_> {
-    fn written(self, service: &Service) -> SliceWrite {
+    fn written(self, owner: &SliceOwner<'_>) -> SliceWrite {
         let mut slice = (**self.slice).clone();
         slice.endpoints = Some(self.endpoints);
-        slice.metadata.labels = Some(labels(service));
+        slice.metadata.labels = Some(owner.labels.clone());
         SliceWrite::Update(Arc::clone(self.slice), Box::new(slice))
     }
 }
 
 /// Keeps the slice's endpoints that still exist, and removes them from `waiting`.
 fn keep<'a>(
-    service: &Service,
+    owner: &SliceOwner<'_>,
     slice: &'a Arc<EndpointSlice>,
     waiting: &mut BTreeMap<String, &Endpoint>,
 ) -> SliceDraft<'a> {
     let before = slice.endpoints.clone().unwrap_or_default();
     let endpoints: Vec<Endpoint> =
         before.iter().filter_map(|it| waiting.remove(&identity(it)).cloned()).collect();
-    let changed = endpoints != before || slice.metadata.labels != Some(labels(service));
+    let changed = endpoints != before || slice.metadata.labels.as_ref() != Some(&owner.labels);
     SliceDraft { slice, endpoints, changed }
 }
 

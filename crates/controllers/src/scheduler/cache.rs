@@ -49,6 +49,11 @@ struct Placement {
 }
 
 impl NodeInfo {
+    /// A node without pods, of which only labels and taints are read.
+    pub(crate) fn bare(node: &Arc<Node>) -> NodeInfo {
+        NodeInfo { node: Some(Arc::clone(node)), ..NodeInfo::default() }
+    }
+
     pub(crate) fn add_pod(&mut self, pod_info: &Arc<PodInfo>) {
         self.requested.add(&pod_info.requests);
         self.non_zero_requests.0 += pod_info.non_zero_requests.0;

@@ -2,7 +2,7 @@
 
 use headwater_client::{Cached, Snapshot};
 use k8s_openapi::api::apps::v1::ReplicaSet;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{Event, Pod, ReplicationController};
 use serde_json::{Value, json};
 
 use crate::world::World;
@@ -65,6 +65,33 @@ async fn pods_follow_the_desired_number() {
         })
         .await;
     assert_eq!(created, 3 + 4 + 1);
+}
+
+#[tokio::test]
+async fn a_replication_controller_keeps_its_pods_running() {
+    let world = World::with("replicationcontroller").await;
+    let controller = json!({
+        "metadata": {"name": "old", "namespace": "default"},
+        "spec": {"replicas": 2, "template": template(json!({"app": "old"}))},
+    });
+    world.create::<ReplicationController>(controller).await;
+    let ready = |count: i32| {
+        move |controller: Option<&ReplicationController>| {
+            let status = controller.and_then(|it| it.status.clone()).unwrap_or_default();
+            status.replicas == count && status.available_replicas.unwrap_or(0) == count
+        }
+    };
+    world.until("default/old", ready(2)).await;
+    let names = world.until_all(exactly(2)).await;
+    world
+        .calls
+        .of::<Pod>()
+        .delete(&format!("default/{}", names[0]).parse().unwrap())
+        .await
+        .unwrap();
+    world.until_all(move |pods| exactly(2)(pods).filter(|now| *now != names)).await;
+    world.merge::<ReplicationController>("default/old", json!({"spec": {"replicas": 0}})).await;
+    world.until("default/old", ready(0)).await;
 }
 
 #[tokio::test]

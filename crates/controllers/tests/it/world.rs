@@ -7,6 +7,7 @@ use headwater_client::calls::Calls;
 use headwater_client::factory::client_of;
 use headwater_client::informer::{Informer, Subscribe};
 use headwater_client::{Factory, Key, Snapshot};
+use headwater_controllers::nodes::{self, Rules};
 use headwater_controllers::{Cluster, Options};
 use headwater_testing::TestServer;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -27,6 +28,7 @@ pub(crate) struct World {
     /// The informers of the test itself.
     informers: Factory,
     parts: JoinSet<()>,
+    stop: CancellationToken,
     _stop: DropGuard,
     _server: TestServer,
 }
@@ -40,6 +42,25 @@ pub(crate) struct Running {
 impl World {
     /// A server and a kubelet.
     pub(crate) async fn start() -> World {
+        let mut world = World::bare().await;
+        let stop = world.stop.clone();
+        world.parts.spawn(crate::kubelet::run(Factory::new(world.client()), stop));
+        world
+    }
+
+    /// A server, this many simulated nodes without delays, a scheduler and these controllers.
+    pub(crate) async fn with_nodes(count: usize, controllers: &str) -> World {
+        let mut world = World::bare().await;
+        let rules = nodes::Options { count, rules: Rules::instant() };
+        let selected = format!("{controllers},scheduler,simulated-nodes");
+        let options = Options::new(selected.parse().unwrap());
+        let running = world.run_on(world.cluster().with_nodes(rules), options);
+        world.keep(running);
+        world
+    }
+
+    /// A server.
+    async fn bare() -> World {
         let server = TestServer::start().await;
         let kubeconfig = Kubeconfig::from_yaml(&server.kubeconfig().await).unwrap();
         let options = KubeConfigOptions::default();
@@ -49,21 +70,26 @@ impl World {
         let informers = Factory::new(client(&config));
         let (run, end) = (informers.clone(), stop.clone());
         parts.spawn(async move { run.run(end).await.unwrap() });
-        parts.spawn(crate::kubelet::run(Factory::new(client(&config)), stop.clone()));
         let calls = Calls::new(client(&config)).component("test");
-        World { config, calls, informers, parts, _stop: stop.drop_guard(), _server: server }
+        let _stop = stop.clone().drop_guard();
+        World { config, calls, informers, parts, stop, _stop, _server: server }
     }
 
     /// A server, a kubelet and these controllers, until the end of the test.
     pub(crate) async fn with(controllers: &str) -> World {
         let mut world = World::start().await;
-        let mut running = world.run(controllers);
-        world.parts.spawn(async move {
+        let running = world.run(controllers);
+        world.keep(running);
+        world
+    }
+
+    /// Keeps controllers running until the end of the test.
+    fn keep(&mut self, mut running: Running) {
+        self.parts.spawn(async move {
             while let Some(ended) = running.ended.join_next().await {
                 ended.unwrap().unwrap();
             }
         });
-        world
     }
 
     /// Starts controllers as one process.

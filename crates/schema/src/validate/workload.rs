@@ -5,6 +5,7 @@ use headwater_json::Value;
 use super::job;
 use super::rule::{CRON_JOB_NAME_BYTES_MAX, Seen, percent};
 use super::{Check, Object, Path, has, is_true, list, map, number, objects, shown, text};
+use headwater_api::cron::Schedule;
 use headwater_api::name;
 use headwater_api::selector::StructuredSelector;
 
@@ -304,8 +305,8 @@ pub(super) fn cron_job(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     let schedule = text(spec, "schedule");
     let at = path.field("schedule");
     if !schedule.is_empty() {
-        if let Err(why) = cron(schedule) {
-            check.invalid(at, &schedule.into(), &why);
+        if let Err(why) = schedule.parse::<Schedule>() {
+            check.invalid(at, &schedule.into(), &why.to_string());
         }
         if schedule.contains("TZ") {
             let why = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
@@ -345,79 +346,6 @@ fn time_zone(check: &mut Check<'_>, zone: &str, path: &Path<'_>) {
         check.invalid(path, &value, why);
     } else if zone != "UTC" && jiff::tz::db().get(zone).is_err() {
         check.invalid(path, &value, &format!("unknown time zone {zone}"));
-    }
-}
-
-/// The fields of a schedule: their range and the names of numbers.
-const CRON: [(u32, u32, &[&str]); 5] = [
-    (0, 59, &[]),
-    (0, 23, &[]),
-    (1, 31, &[]),
-    (1, 12, &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]),
-    (0, 6, &["sun", "mon", "tue", "wed", "thu", "fri", "sat"]),
-];
-
-/// Checks a schedule such as `*/5 0 * * mon`.
-fn cron(schedule: &str) -> Result<(), String> {
-    let schedule = match schedule.split_once(' ') {
-        Some((zone, rest)) if zone.starts_with("TZ=") || zone.starts_with("CRON_TZ=") => rest,
-        _ => schedule,
-    };
-    if let Some(word) = schedule.strip_prefix('@') {
-        let known = matches!(
-            word,
-            "yearly" | "annually" | "monthly" | "weekly" | "daily" | "midnight" | "hourly"
-        );
-        let every = word.strip_prefix("every ").is_some_and(|span| !span.trim().is_empty());
-        let refused = || format!("unrecognized descriptor: @{word}");
-        return if known || every { Ok(()) } else { Err(refused()) };
-    }
-    let fields: Vec<&str> = schedule.split_whitespace().collect();
-    if fields.len() != CRON.len() {
-        return Err(format!(
-            "expected exactly 5 fields, found {}: [{}]",
-            fields.len(),
-            fields.join(" ")
-        ));
-    }
-    fields.iter().zip(CRON).try_for_each(|(field, (min, max, names))| {
-        field.split(',').try_for_each(|part| cron_part(part, min, max, names))
-    })
-}
-
-/// One of the comma-separated parts of a field: `*`, `5`, `1-5`, `*/2`, `1-30/2`.
-fn cron_part(part: &str, min: u32, max: u32, names: &[&str]) -> Result<(), String> {
-    let (range, step) = match part.split_once('/') {
-        Some((range, step)) => (range, Some(step)),
-        None => (part, None),
-    };
-    let read = |text: &str| -> Result<u32, String> {
-        let lower = text.to_ascii_lowercase();
-        if let Some(at) = names.iter().position(|name| *name == lower) {
-            return Ok(min + at as u32);
-        }
-        text.parse().map_err(|_| format!("failed to parse int from {text}: invalid syntax"))
-    };
-    let (low, high) = match range {
-        "*" | "?" => (min, max),
-        range => match range.split_once('-') {
-            Some((low, high)) => (read(low)?, read(high)?),
-            None => (read(range)?, read(range)?),
-        },
-    };
-    if low < min {
-        return Err(format!("beginning of range ({low}) below minimum ({min}): {part}"));
-    }
-    if high > max {
-        return Err(format!("end of range ({high}) above maximum ({max}): {part}"));
-    }
-    if low > high {
-        return Err(format!("beginning of range ({low}) beyond end of range ({high}): {part}"));
-    }
-    match step.map(read) {
-        Some(Ok(0)) => Err(format!("step of range should be a positive number: {part}")),
-        Some(Err(why)) => Err(why),
-        _ => Ok(()),
     }
 }
 

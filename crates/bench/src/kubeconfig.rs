@@ -51,7 +51,7 @@ impl Endpoint {
 }
 
 /// A kube client for the current context of a kubeconfig.
-pub(crate) async fn kube_client(path: &Path) -> Result<kube::Client> {
+pub async fn kube_client(path: &Path) -> Result<kube::Client> {
     Ok(client_of(config(path).await?)?)
 }
 

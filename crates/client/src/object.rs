@@ -169,7 +169,7 @@ impl ResourceType {
     }
 
     /// The URL path of the collection in one namespace, or in all.
-    pub(crate) fn path(&self, namespace: Option<&str>) -> String {
+    pub fn path(&self, namespace: Option<&str>) -> String {
         let root = if self.group.is_empty() { "api" } else { "apis" };
         let inside = namespace.map(|name| format!("namespaces/{name}/")).unwrap_or_default();
         format!("/{root}/{}/{inside}{}", self.api_version(), self.plural)

@@ -12,6 +12,7 @@ mod address;
 mod audit;
 mod authentication;
 mod authorization;
+mod cluster;
 mod controllers;
 mod etcd;
 mod kubeconfig;
@@ -21,6 +22,7 @@ mod quantity;
 pub(crate) use audit::AuditFlags;
 pub(crate) use authentication::AuthenticationFlags;
 pub(crate) use authorization::AuthorizationFlags;
+pub(crate) use cluster::{OutputFormat, ScopeFlags, TreeFlags, WatchFlags};
 pub(crate) use controllers::{ControllerFlags, ControllersFlags};
 pub(crate) use etcd::{EtcdFlags, StoreKind};
 pub(crate) use kubeconfig::KubeconfigFlags;
@@ -74,6 +76,12 @@ pub(crate) enum Command {
     Serve(Box<ServeFlags>),
     /// Run controllers against a remote server, with leader election
     Controllers(Box<ControllersFlags>),
+    /// Print the changes of objects of any cluster, field by field
+    #[command(after_long_help = cluster::WATCH_EXAMPLES)]
+    Watch(WatchFlags),
+    /// Print the owners of an object of any cluster, and what they own
+    #[command(after_long_help = cluster::TREE_EXAMPLES)]
+    Tree(TreeFlags),
     /// Delete the history before a revision on a running server
     Compact(CompactFlags),
     /// Back up a running server to a file
@@ -396,6 +404,8 @@ mod tests {
             "kubeconfig",
             "envtest",
             "bench",
+            "watch",
+            "tree",
         ] {
             let mut command = Flags::command();
             let command = match name {

@@ -21,6 +21,11 @@ mod data;
 mod pki;
 mod kubeconfig;
 mod envtest;
+mod remote;
+mod changes;
+mod style;
+mod watch;
+mod tree;
 
 use flags::{Command, Flags};
 use signals::Signals;
@@ -70,6 +75,8 @@ fn run(flags: Flags) -> Result<()> {
             Command::Dev(serve) => Box::pin(serve::dev(*serve)).await,
             Command::Serve(serve) => Box::pin(serve::serve(*serve)).await,
             Command::Controllers(flags) => Box::pin(controllers::controllers(*flags)).await,
+            Command::Watch(flags) => Box::pin(watch::run(&flags)).await,
+            Command::Tree(flags) => Box::pin(tree::run(&flags)).await,
             Command::Compact(compact) => data::compact(&compact).await,
             Command::Backup(backup) => data::backup(&backup).await,
             Command::Restore(restore) => data::restore(&restore),

@@ -17,6 +17,7 @@ mod kubectl;
 mod kubectl_auth;
 mod custom;
 mod kubectl_write;
+mod observe;
 mod process;
 mod python;
 mod round_trip;

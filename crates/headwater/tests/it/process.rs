@@ -75,9 +75,19 @@ impl Process {
 
     /// Creates an object over plain HTTP.
     pub(crate) fn post(&self, path: &str, body: &str) -> String {
+        self.send("POST", path, body)
+    }
+
+    /// Replaces an object over plain HTTP.
+    pub(crate) fn put(&self, path: &str, body: &str) -> String {
+        self.send("PUT", path, body)
+    }
+
+    /// Sends a document over plain HTTP.
+    pub(crate) fn send(&self, verb: &str, path: &str, body: &str) -> String {
         let length = body.len();
         self.ask(&format!(
-            "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+            "{verb} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
              Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         ))
     }

@@ -12,6 +12,7 @@ pub mod marks;
 pub mod frame;
 pub mod delta;
 pub mod object;
+pub mod canonical;
 pub mod kind;
 pub mod quantity;
 pub mod distinct;
@@ -27,6 +28,7 @@ pub mod random;
 pub mod backoff;
 pub mod metrics;
 
+pub use canonical::canonical;
 pub use clock::{Clock, SystemClock};
 pub use frame::EventType;
 pub use kind::Kind;

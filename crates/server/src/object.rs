@@ -5,8 +5,8 @@
 //! becomes it.
 
 use bytes::Bytes;
+use headwater_api::canonical::push_metadata;
 use headwater_api::{EventType, Object, Revision, Status};
-use headwater_json::push_member;
 use headwater_json::scan::{self, Malformed};
 use headwater_json::{Map, Value};
 use headwater_schema::decode;
@@ -14,48 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::answer::status;
 
-/// The bytes to store.
-pub(crate) fn canonical(value: &Value) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(4096);
-    let empty = Map::new();
-    let object = value.as_object().unwrap_or(&empty);
-    bytes.push(b'{');
-    for key in ["kind", "apiVersion"] {
-        if let Some(value) = object.get(key) {
-            push_member(&mut bytes, key, value);
-            bytes.push(b',');
-        }
-    }
-    bytes.extend_from_slice(b"\"metadata\":");
-    push_metadata(&mut bytes, object.get("metadata").and_then(Value::as_object).unwrap_or(&empty));
-    for (key, value) in object {
-        if !matches!(key.as_str(), "kind" | "apiVersion" | "metadata") {
-            bytes.push(b',');
-            push_member(&mut bytes, key, value);
-        }
-    }
-    bytes.push(b'}');
-    bytes
-}
-
-/// Metadata without its resourceVersion. Entries of `managedFields` that are text are copied.
-fn push_metadata(bytes: &mut Vec<u8>, metadata: &Map) {
-    bytes.push(b'{');
-    let mut first = true;
-    for (key, value) in metadata.iter().filter(|(key, _)| *key != "resourceVersion") {
-        if !std::mem::take(&mut first) {
-            bytes.push(b',');
-        }
-        match (key.as_str(), value) {
-            ("managedFields", Value::String(entries)) => {
-                bytes.extend_from_slice(b"\"managedFields\":");
-                bytes.extend_from_slice(entries.as_bytes());
-            }
-            _ => push_member(bytes, key, value),
-        }
-    }
-    bytes.push(b'}');
-}
+pub(crate) use headwater_api::canonical;
 
 /// The bytes of a stored object, with the metadata of `value` instead of its own.
 pub(crate) fn with_metadata(stored: &[u8], value: &Value) -> Vec<u8> {

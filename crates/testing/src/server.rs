@@ -3,11 +3,15 @@
 //! River: **test server** → cache, server, and a listener once a port is needed.
 //! Promise: the server is ready when `start` returns, and nothing of it runs after `stop` or a drop.
 
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use headwater_api::{Clock, SystemClock};
 use headwater_client::Factory;
+use headwater_recording::{FillOptions, began, fill};
 use headwater_server::identity::{ClientCertificate, Identity, Peer, Transport};
 use headwater_server::listen::{self, Listener};
 use headwater_server::metrics::Metrics;
@@ -48,14 +52,59 @@ impl TestServer {
     ///
     /// If the server cannot start.
     pub async fn start() -> TestServer {
+        TestServer::start_on(Memory::default()).await
+    }
+
+    /// Starts a server with the objects and the history of a recording made by `headwater record`.
+    /// Uids, times, managers and status are those of the recorded cluster; resourceVersions are new,
+    /// and a watch from version 1 receives every recorded change.
+    ///
+    /// ```no_run
+    /// # async fn example() {
+    /// let server = headwater_testing::TestServer::from_recording("tests/incident.hwr").await;
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the recording cannot be read to its end, with the place and what could be read; or if the
+    /// server cannot start.
+    pub async fn from_recording(path: impl AsRef<Path>) -> TestServer {
+        TestServer::start_from(path.as_ref(), None).await
+    }
+
+    /// The same with the changes up to a time after the beginning of the recording.
+    ///
+    /// # Panics
+    ///
+    /// As [`TestServer::from_recording`].
+    pub async fn from_recording_until(path: impl AsRef<Path>, elapsed: Duration) -> TestServer {
+        TestServer::start_from(path.as_ref(), Some(elapsed)).await
+    }
+
+    async fn start_from(path: &Path, elapsed: Option<Duration>) -> TestServer {
+        let open =
+            || File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let until = elapsed.map(|elapsed| {
+            let begin = began(open()).unwrap_or_default();
+            begin.checked_add(elapsed).expect("the time can be represented")
+        });
+        let store = Memory::default();
+        let filled = fill(&store, open(), FillOptions { until, ..FillOptions::default() }).await;
+        if let Err(error) = filled {
+            panic!("{}: {error}", path.display());
+        }
+        TestServer::start_on(store).await
+    }
+
+    async fn start_on(store: Memory) -> TestServer {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let names = pki::names(IpAddr::V4(Ipv4Addr::LOCALHOST), &[]);
         let pki = Pki::in_memory(&names, &*clock).expect("certificates are generated");
         let metrics = Metrics::new();
         let issuer = Issuer::new(&pki.service_account_key).expect("the key was just generated");
         let options = Options { metrics: metrics.clone(), ..Options::new(issuer) };
-        let running =
-            start(Arc::new(Memory::default()), options).await.expect("a store in memory works");
+        let running = start(Arc::new(store), options).await.expect("a store in memory works");
         let server = running.server().clone();
         let client = client(&server, Transport::Loopback);
         let running = Mutex::new(Some(RunningServer { server: running, address: None }));

@@ -12,6 +12,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("store-etcd", &["json", "api", "store"]),
     ("cache", &["json", "api", "store"]),
     ("server", &["json", "api", "cel", "schema", "store", "cache"]),
+    ("recording", &["json", "api", "schema", "store"]),
     ("client", &["json", "api"]),
     ("controllers", &["json", "api", "client"]),
     ("bench", &["json", "api", "client", "server"]),

@@ -18,6 +18,8 @@ mod etcd;
 mod kubeconfig;
 mod pki;
 mod quantity;
+mod time;
+mod transfer;
 
 pub(crate) use audit::AuditFlags;
 pub(crate) use authentication::AuthenticationFlags;
@@ -28,6 +30,8 @@ pub(crate) use etcd::{EtcdFlags, StoreKind};
 pub(crate) use kubeconfig::KubeconfigFlags;
 pub(crate) use pki::{PkiCommand, PkiFlags};
 pub(crate) use quantity::{ByteSize, parse_bytes, parse_duration};
+pub(crate) use time::{ReplaySpeed, TimePoint};
+pub(crate) use transfer::{ExportFlags, ImportFlags, RecordFlags, ReplayFlags};
 
 /// A Kubernetes-compatible List/Watch control plane in one binary.
 #[derive(Debug, Parser)]
@@ -82,6 +86,18 @@ pub(crate) enum Command {
     /// Print the owners of an object of any cluster, and what they own
     #[command(after_long_help = cluster::TREE_EXAMPLES)]
     Tree(TreeFlags),
+    /// Record every change of any cluster to a file
+    #[command(after_long_help = transfer::RECORD_EXAMPLES)]
+    Record(RecordFlags),
+    /// Let a recording happen again, in a server of its own or in another one
+    #[command(after_long_help = transfer::REPLAY_EXAMPLES)]
+    Replay(ReplayFlags),
+    /// Write the present objects of any cluster to a file
+    #[command(after_long_help = transfer::EXPORT_EXAMPLES)]
+    Export(ExportFlags),
+    /// Create the objects of an exported file in any cluster
+    #[command(after_long_help = transfer::IMPORT_EXAMPLES)]
+    Import(ImportFlags),
     /// Delete the history before a revision on a running server
     Compact(CompactFlags),
     /// Back up a running server to a file
@@ -108,7 +124,8 @@ Examples:
   headwater dev
   headwater dev --nodes 100 --memory
   headwater dev --controllers=*,-scheduler          # run your own scheduler
-  headwater dev --stages stages.yaml                # rules for simulated pods; see docs/dev.md";
+  headwater dev --stages stages.yaml                # rules for simulated pods; see docs/dev.md
+  headwater dev --memory --from cluster.hwr         # start where a recording ended";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
@@ -245,6 +262,19 @@ pub(crate) struct ServeFlags {
 
     #[command(flatten)]
     pub(crate) controller_flags: ControllerFlags,
+
+    /// Start with the objects and the history of a recording; the store must be empty
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub(crate) from: Option<PathBuf>,
+
+    /// With --from, leave out what was recorded later: 2026-11-15T10:00Z, or 10m after its beginning
+    #[arg(long, value_name = "TIME", value_parser = time::parse_point, requires = "from",
+          hide_short_help = true)]
+    pub(crate) from_until: Option<TimePoint>,
+
+    /// A recording to replay while it serves; set by `replay`, not by a flag.
+    #[arg(skip)]
+    pub(crate) replay: Option<crate::replay::ReplayPlan>,
 
     /// Certificates to use instead of generated ones; set by `envtest`, not by a flag.
     #[arg(skip)]
@@ -406,6 +436,10 @@ mod tests {
             "bench",
             "watch",
             "tree",
+            "record",
+            "replay",
+            "export",
+            "import",
         ] {
             let mut command = Flags::command();
             let command = match name {

@@ -26,6 +26,10 @@ mod changes;
 mod style;
 mod watch;
 mod tree;
+mod copy;
+mod record;
+mod replay;
+mod export;
 
 use flags::{Command, Flags};
 use signals::Signals;
@@ -77,6 +81,10 @@ fn run(flags: Flags) -> Result<()> {
             Command::Controllers(flags) => Box::pin(controllers::controllers(*flags)).await,
             Command::Watch(flags) => Box::pin(watch::run(&flags)).await,
             Command::Tree(flags) => Box::pin(tree::run(&flags)).await,
+            Command::Record(flags) => Box::pin(record::run(&flags)).await,
+            Command::Replay(flags) => Box::pin(replay::run(&flags)).await,
+            Command::Export(flags) => Box::pin(export::export(&flags)).await,
+            Command::Import(flags) => Box::pin(export::import(&flags)).await,
             Command::Compact(compact) => data::compact(&compact).await,
             Command::Backup(backup) => data::backup(&backup).await,
             Command::Restore(restore) => data::restore(&restore),

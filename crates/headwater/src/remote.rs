@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow};
 use bytes::Bytes;
 use futures::StreamExt;
+use headwater_bench::kubeconfig;
 use headwater_json::Value;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
@@ -31,6 +32,7 @@ const PAGE: usize = 500;
 pub(crate) struct RemoteCluster {
     client: Client,
     namespace: Arc<str>,
+    address: Arc<str>,
 }
 
 /// Why the server refused a request.
@@ -93,11 +95,20 @@ impl RemoteCluster {
     /// The cluster of the current context of a kubeconfig. Sends nothing.
     pub(crate) async fn open(flags: &RemoteFlags) -> Result<RemoteCluster> {
         let path = &flags.kubeconfig;
-        let client = headwater_bench::kubeconfig::kube_client(path)
-            .await
-            .with_context(|| format!("cannot use kubeconfig {}", path.display()))?;
+        let opened = async {
+            let endpoint = kubeconfig::Endpoint::read(path).await?;
+            Ok::<_, anyhow::Error>((endpoint.authority, kubeconfig::kube_client(path).await?))
+        };
+        let opened = opened.await;
+        let (address, client) =
+            opened.with_context(|| format!("cannot use kubeconfig {}", path.display()))?;
         let namespace = client.default_namespace().into();
-        Ok(RemoteCluster { client, namespace })
+        Ok(RemoteCluster { client, namespace, address: address.into() })
+    }
+
+    /// The host and the port of the server.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
     }
 
     /// The namespace of the current context.

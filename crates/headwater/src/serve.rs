@@ -16,6 +16,7 @@ use headwater_cache::Options as CacheOptions;
 use headwater_controllers::ControllerSelection;
 use headwater_controllers::certificates::CertificateSigner;
 use headwater_controllers::identity::ComponentIdentity;
+use headwater_recording::{FillOptions, fill};
 use headwater_server::audit::Audit;
 use headwater_server::authenticator::Authenticator;
 use headwater_server::listen::{self, Listener};
@@ -32,6 +33,7 @@ use headwater_server::tls::Acceptor;
 use headwater_server::token_file::TokenFile;
 use headwater_server::token_webhook::TokenWebhook;
 use headwater_server::{Limits, Loopback, Options, Running, Settings, start};
+use headwater_store::Store;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, block_in_place};
 use tokio_util::sync::CancellationToken;
@@ -39,9 +41,9 @@ use tokio_util::sync::CancellationToken;
 use crate::controllers::{self, LocalControllers, Signer};
 use crate::encryption::EncryptionFile;
 use crate::engine::Engine;
-use crate::flags::ServeFlags;
+use crate::flags::{ServeFlags, TimePoint};
 use crate::signals::Signals;
-use crate::{limits, print};
+use crate::{limits, print, replay};
 
 /// The interval at which a running server checks its certificates.
 const RENEW_EVERY: Duration = Duration::from_secs(86_400);
@@ -102,6 +104,10 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
         (None, Some(_)) => None,
         (None, None) => Some(certificates.pki.front_proxy.client.clone()),
     };
+    if let Some(path) = &flags.from {
+        fill_from(&*store, path, flags.from_until.as_ref(), flags.memory).await?;
+    }
+    let replay = flags.replay.take().map(|plan| (plan, Arc::clone(&store)));
     let mut running = start(
         store,
         Options {
@@ -159,6 +165,9 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     for listener in std::iter::once(https).chain(http) {
         running.listen(listener);
     }
+    if let Some((plan, store)) = replay {
+        running.run(|stop| plan.run(store, stop));
+    }
     announce_data(plain, &engine);
     if let Some(controllers) = &controllers {
         controllers.announce();
@@ -168,6 +177,34 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     paths.clean_up();
     engine.close().await?;
     ended
+}
+
+/// Writes a recording into an empty store.
+async fn fill_from(
+    store: &dyn Store,
+    path: &Path,
+    until: Option<&TimePoint>,
+    is_memory: bool,
+) -> Result<()> {
+    /// Writes that share a sync. In memory nothing is gained, and every change has its revision.
+    const TOGETHER: usize = 200;
+    let (until, _) = replay::checked(path, until)?;
+    let file = std::fs::File::open(path)?;
+    let together = if is_memory { 1 } else { TOGETHER };
+    let filled = fill(store, file, FillOptions { until, together }).await;
+    let summary = filled.with_context(|| {
+        format!(
+            "cannot start from {}; use a new data directory, or leave out --from",
+            path.display()
+        )
+    })?;
+    print::data(&format!(
+        "starting from {}: {} objects, {} changes",
+        path.display(),
+        summary.initial,
+        summary.changes
+    ));
+    Ok(())
 }
 
 /// Waits for a signal or a failure, then stops the controllers and after them the server.

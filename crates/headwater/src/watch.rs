@@ -109,7 +109,7 @@ impl EventPrinter {
                     None => self.change(EventType::Added, object, now),
                 }
             }
-            CollectionEvent::Complete(_) => {
+            CollectionEvent::Complete => {
                 self.is_listing = false;
                 let gone = self.unseen.take().unwrap_or_default();
                 let lines = gone
@@ -270,7 +270,7 @@ mod tests {
             &mut printer,
             vec![
                 CollectionEvent::Object(pod("a", "1", "Pending")),
-                CollectionEvent::Complete("1".to_owned()),
+                CollectionEvent::Complete,
                 CollectionEvent::Change(EventType::Modified, pod("a", "2", "Running")),
                 CollectionEvent::Change(EventType::Added, pod("b", "3", "Pending")),
                 CollectionEvent::Change(EventType::Deleted, pod("a", "4", "Running")),
@@ -297,7 +297,7 @@ mod tests {
                 CollectionEvent::Object(pod("a", "1", "Pending")),
                 CollectionEvent::Object(pod("b", "1", "Pending")),
                 CollectionEvent::Object(pod("c", "1", "Pending")),
-                CollectionEvent::Complete("1".to_owned()),
+                CollectionEvent::Complete,
             ],
         );
         let seen = lines(
@@ -307,7 +307,7 @@ mod tests {
                 CollectionEvent::Object(pod("a", "1", "Pending")),
                 CollectionEvent::Object(pod("b", "9", "Running")),
                 CollectionEvent::Object(pod("d", "9", "Running")),
-                CollectionEvent::Complete("9".to_owned()),
+                CollectionEvent::Complete,
             ],
         );
         assert_eq!(

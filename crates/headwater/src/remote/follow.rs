@@ -40,8 +40,8 @@ pub(crate) struct FollowedCollection {
 pub(crate) enum CollectionEvent {
     /// An object of the list.
     Object(Value),
-    /// All objects of the list were sent; its version.
-    Complete(String),
+    /// All objects of the list were sent.
+    Complete,
     /// A change.
     Change(EventType, Value),
     /// The server has forgotten the changes since the last one; the objects of a new list follow.
@@ -104,7 +104,7 @@ async fn begin(
     }
     let version = listed.version;
     // If nobody receives it, the caller notices.
-    let _ = out.send(CollectionEvent::Complete(version.clone())).await;
+    let _ = out.send(CollectionEvent::Complete).await;
     Ok(version)
 }
 

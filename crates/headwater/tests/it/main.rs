@@ -20,6 +20,7 @@ mod kubectl_write;
 mod observe;
 mod process;
 mod python;
+mod recording;
 mod round_trip;
 mod soak;
 mod spec;

@@ -42,7 +42,7 @@ impl Process {
         Process::start("dev", Stdio::inherit(), args)
     }
 
-    fn start(command: &str, log: Stdio, args: &[&str]) -> Process {
+    pub(crate) fn start(command: &str, log: Stdio, args: &[&str]) -> Process {
         let ports = [command, "--insecure-bind", "127.0.0.1:0"];
         let free: &[&str] = if args.contains(&"--bind") { &[] } else { &["--bind", "127.0.0.1:0"] };
         let all: Vec<&str> = ports.iter().chain(free).chain(args).copied().collect();

@@ -20,6 +20,7 @@ mod pki;
 mod quantity;
 mod time;
 mod transfer;
+mod ui;
 
 pub(crate) use audit::AuditFlags;
 pub(crate) use authentication::AuthenticationFlags;
@@ -32,6 +33,7 @@ pub(crate) use pki::{PkiCommand, PkiFlags};
 pub(crate) use quantity::{ByteSize, parse_bytes, parse_duration};
 pub(crate) use time::{ReplaySpeed, TimePoint};
 pub(crate) use transfer::{ExportFlags, ImportFlags, RecordFlags, ReplayFlags};
+pub(crate) use ui::{UiBind, UiFlags};
 
 /// A Kubernetes-compatible List/Watch control plane in one binary.
 #[derive(Debug, Parser)]
@@ -65,6 +67,7 @@ Examples:
   headwater serve                              serve 127.0.0.1:6443, data in ./.headwater
   headwater serve --memory --bind 127.0.0.1:0  in memory, on any free port
   export KUBECONFIG=.headwater/admin.kubeconfig; kubectl get namespaces
+  headwater ui                                 see the cluster in a browser
   headwater kubeconfig --user alice --group dev  a credential for somebody
   headwater backup today.hwb                   back up the running server
   headwater restore today.hwb --data-dir new   restore into an empty directory
@@ -78,6 +81,9 @@ pub(crate) enum Command {
     /// Run the API server
     #[command(after_long_help = SERVE_EXAMPLES)]
     Serve(Box<ServeFlags>),
+    /// Show a cluster live in a browser
+    #[command(after_long_help = ui::EXAMPLES)]
+    Ui(UiFlags),
     /// Run controllers against a remote server, with leader election
     Controllers(Box<ControllersFlags>),
     /// Print the changes of objects of any cluster, field by field
@@ -163,6 +169,11 @@ pub(crate) struct ServeFlags {
     /// Loopback address to serve plain HTTP on, where every client is the administrator
     #[arg(long, value_name = "ADDR", value_parser = address::parse_bind)]
     pub(crate) insecure_bind: Option<SocketAddr>,
+
+    /// Loopback address for the page, with the rights of the administrator; "off" for none
+    /// [default: a free port for dev, off for serve]
+    #[arg(long, value_name = "ADDR", hide_short_help = true)]
+    pub(crate) ui_bind: Option<UiBind>,
 
     /// Allow webhooks on loopback addresses even if --bind is not a loopback address
     #[arg(long)]
@@ -425,6 +436,7 @@ mod tests {
             "",
             "dev",
             "serve",
+            "ui",
             "controllers",
             "compact",
             "backup",

@@ -20,6 +20,7 @@ mod controllers;
 mod data;
 mod pki;
 mod kubeconfig;
+mod ui;
 mod envtest;
 mod remote;
 mod changes;
@@ -78,6 +79,7 @@ fn run(flags: Flags) -> Result<()> {
         match flags.command {
             Command::Dev(serve) => Box::pin(serve::dev(*serve)).await,
             Command::Serve(serve) => Box::pin(serve::serve(*serve)).await,
+            Command::Ui(flags) => Box::pin(ui::run(&flags)).await,
             Command::Controllers(flags) => Box::pin(controllers::controllers(*flags)).await,
             Command::Watch(flags) => Box::pin(watch::run(&flags)).await,
             Command::Tree(flags) => Box::pin(tree::run(&flags)).await,

@@ -41,8 +41,9 @@ use tokio_util::sync::CancellationToken;
 use crate::controllers::{self, LocalControllers, Signer};
 use crate::encryption::EncryptionFile;
 use crate::engine::Engine;
-use crate::flags::{ServeFlags, TimePoint};
+use crate::flags::{ServeFlags, TimePoint, UiBind};
 use crate::signals::Signals;
+use crate::ui::PageServer;
 use crate::{limits, print, replay};
 
 /// The interval at which a running server checks its certificates.
@@ -53,6 +54,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Serves with all controllers, unless flags select some.
 pub(crate) async fn dev(mut flags: ServeFlags) -> Result<()> {
     flags.controller_flags.controllers.get_or_insert_with(ControllerSelection::all);
+    flags.ui_bind.get_or_insert(UiBind::At((Ipv4Addr::LOCALHOST, 0).into()));
     serve(flags).await
 }
 
@@ -171,6 +173,11 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     announce_data(plain, &engine);
     if let Some(controllers) = &controllers {
         controllers.announce();
+    }
+    if let Some(UiBind::At(address)) = flags.ui_bind {
+        let page = PageServer::bind(address, kubeconfig_path.clone()).await?;
+        page.announce();
+        running.run(|stop| page.run(stop));
     }
     announce(&url, &kubeconfig_path, began.elapsed(), controllers.as_ref());
     let ended = until_stopped(running, tasks, signals).await;

@@ -1,7 +1,7 @@
 //! Live resources: what the server is doing now, as read-only kinds of `headwater.dev`.
 //!
 //! Reading order: `kinds::live` are the kinds, `watches` is who watches what, `objects` are both as
-//! objects.
+//! objects; `traffic` counts requests by user, for the river.
 //!
 //! River: open watches, requests in flight → **live** → list and watch. The kinds have a small cache of
 //! their own over a store in memory, so lists, watches, selectors and tables work as for every other
@@ -10,6 +10,7 @@
 
 pub(crate) mod watches;
 mod objects;
+pub(crate) mod traffic;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -26,6 +27,7 @@ use crate::kinds::live;
 use crate::kinds::registry::Served;
 use crate::lock::lock;
 use crate::request::flow::FlowControl;
+use traffic::Traffic;
 use watches::OpenWatches;
 
 /// A read after a sample this young needs no other.
@@ -50,6 +52,7 @@ const HISTORY_BYTES: usize = 8 << 20;
 pub(crate) struct LiveResources {
     cache: Cache,
     watches: Arc<OpenWatches>,
+    traffic: Arc<Traffic>,
     clock: Arc<dyn Clock>,
     /// Keeps the cache current; taken by the part that runs it.
     feed: Mutex<Option<Cacher>>,
@@ -78,6 +81,7 @@ impl LiveResources {
         LiveResources {
             cache: feed.handle(),
             watches: Arc::default(),
+            traffic: Arc::default(),
             clock: Arc::clone(clock),
             feed: Mutex::new(Some(feed)),
             sampled: tokio::sync::Mutex::default(),
@@ -95,6 +99,10 @@ impl LiveResources {
 
     pub(crate) fn watches(&self) -> &Arc<OpenWatches> {
         &self.watches
+    }
+
+    pub(crate) fn traffic(&self) -> &Arc<Traffic> {
+        &self.traffic
     }
 
     /// Takes a sample if the last one is not fresh.

@@ -20,6 +20,7 @@ use crate::audit::Trail;
 use crate::front::identity::{Identity, Peer};
 use crate::front::listen::{self, Handler, HealthHandler};
 use crate::kinds::custom;
+use crate::live::traffic::FinishedRequest;
 use crate::random;
 use crate::request::authorize::{self, AccessRequest};
 use crate::request::call::Call;
@@ -168,10 +169,22 @@ impl Server {
         }
         let refusal = (!decision.is_allowed())
             .then(|| authorize::refusal(&identity, &asked.attributes, &decision.reason));
+        let counted = self
+            .live()
+            .traffic()
+            .begin()
+            .map(|began| (began, Arc::clone(&identity), seat.level().to_owned(), route.verb));
         let response = match refusal {
             None => self.execute(peer, identity, query, route, request, &mut seat).await,
             Some(status) => refused(accepted(request.headers()), &status),
         };
+        if let Some((began, identity, level, verb)) =
+            counted.filter(|(.., verb)| *verb != Verb::Watch)
+        {
+            let (user, level, is_read) = (&*identity.user, &*level, verb.is_read());
+            let finished = FinishedRequest { user, level, is_read, took: began.elapsed() };
+            self.live().traffic().record(&finished);
+        }
         seat.answered(response)
     }
 
@@ -221,6 +234,9 @@ impl Server {
                 watch::start(self, &call, resource, upgrade, peer, seat).await
             }
             (Ok(()), _) => {
+                if is_endless(&route.target) {
+                    seat.take();
+                }
                 let longest = self.settings().request_timeout;
                 let asked = call.query.timeout().unwrap_or_default(); // `answer` refuses errors
                 let deadline = asked.map_or(longest, |asked| asked.min(longest));
@@ -304,6 +320,11 @@ impl Server {
         after_write(self, resource).await;
         Ok(response)
     }
+}
+
+/// Whether a path is a stream that lasts as long as its reader, like a watch: it holds no seat.
+fn is_endless(target: &Target) -> bool {
+    matches!(target, Target::Path(segments) if segments.join("/") == "debug/headwater/river")
 }
 
 /// The bytes that a write works on, if they make it long. Definitions and policies are compiled, and

@@ -20,4 +20,5 @@ pub(crate) mod token_request;
 pub(crate) mod discovery;
 pub(crate) mod openapi;
 pub(crate) mod proxy;
+pub(crate) mod river;
 pub(crate) mod encode;

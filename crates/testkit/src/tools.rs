@@ -39,6 +39,25 @@ pub fn has_kubectl() -> bool {
     found
 }
 
+/// Whether the machine has Chromium and ChromeDriver. Without them the calling test is skipped.
+#[track_caller]
+pub fn has_chromium() -> bool {
+    let answers = |program: &str| {
+        let mut command = Command::new(program);
+        let status = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    };
+    let browsers = ["chromium", "chromium-browser", "google-chrome"];
+    let found = answers("chromedriver") && browsers.into_iter().any(answers);
+    if !found {
+        skip(
+            "Chromium and ChromeDriver are not installed",
+            "install them, on Debian: apt-get install chromium chromium-driver",
+        );
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

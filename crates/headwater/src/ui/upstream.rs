@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use headwater_client::factory::client_of;
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, USER_AGENT};
 use http::{Request, Response};
 use kube::Config;
 use kube::client::Body;
@@ -17,6 +17,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
+/// The name of the page among the clients of a server.
+const CLIENT: &str = concat!("headwater-ui/", env!("CARGO_PKG_VERSION"));
 /// The maximum size of an answer about the user.
 const REVIEW_MAX: usize = 256 * 1024;
 
@@ -46,7 +48,10 @@ impl Upstream {
 
     /// Sends a GET and returns the head of the answer.
     pub(super) async fn get(&self, path: &str, accept: &HeaderValue) -> Result<Response<Body>> {
-        let request = Request::get(path).header(ACCEPT, accept).body(Body::empty())?;
+        let request = Request::get(path)
+            .header(ACCEPT, accept)
+            .header(USER_AGENT, CLIENT)
+            .body(Body::empty())?;
         Ok(self.client().await?.client.send(request).await?)
     }
 

@@ -4,6 +4,7 @@
 mod architecture;
 mod bad_input;
 mod bench;
+mod browser;
 mod command_line;
 mod credentials;
 mod data;
@@ -18,6 +19,7 @@ mod kubectl_auth;
 mod custom;
 mod kubectl_write;
 mod observe;
+mod page;
 mod process;
 mod python;
 mod recording;

@@ -87,6 +87,11 @@ impl OpenWatches {
         WatchEntry { watches: Arc::clone(self), watch }
     }
 
+    /// The number of open watches.
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.open).len()
+    }
+
     /// All open watches.
     pub(super) fn all(&self) -> Vec<Arc<OpenWatch>> {
         lock(&self.open).values().cloned().collect()

@@ -21,7 +21,7 @@ use crate::object::tree;
 use crate::request::call::Call;
 use crate::server::Server;
 use crate::verbs::encode;
-use crate::verbs::openapi;
+use crate::verbs::{openapi, river};
 
 /// Serves a non-resource path.
 pub(crate) async fn path(
@@ -63,6 +63,9 @@ pub(crate) async fn path(
         ["debug", "api_priority_and_fairness", page] => Ok(dump(server, call, page)),
         ["debug", "headwater", "compact"] if call.method == http::Method::POST => {
             compact(server, call).await
+        }
+        ["debug", "headwater", "river"] if is_read => {
+            river::answer(server, call.query.is_set("watch"))
         }
         ["debug", "headwater", "backup"] if is_read => server.backup().response(),
         _ => Ok(body::page_not_found()),

@@ -116,3 +116,54 @@ async fn live_resources_have_columns_and_cannot_be_written() {
     let jane = api.as_user("jane", &[]);
     assert_eq!(jane.send(&format!("GET {WATCHERS}"), "").await.code, 403);
 }
+
+/// S11.32
+#[tokio::test(start_paused = true)]
+async fn the_river_has_the_rates_of_users_and_levels_and_ends_with_its_reader() {
+    let api = Api::start().await;
+    let once = api.get("/debug/headwater/river").await.json();
+    assert!(once["revision"].as_u64().unwrap() > 0, "{once}");
+    assert!(once["applied"].as_u64() <= once["revision"].as_u64(), "{once}");
+    assert_eq!(once["users"], json!([]), "nobody was looking");
+    let level = |line: &Value, name: &str| {
+        let found = line["levels"].as_array().unwrap().iter().find(|level| level["name"] == name);
+        found.unwrap_or_else(|| panic!("no {name} in {line}")).clone()
+    };
+    assert_eq!(level(&once, "exempt")["seats"], Value::Null);
+    assert!(level(&once, "workload-low")["seats"].as_u64() > Some(0), "{once}");
+
+    let mut lines = api.open("/debug/headwater/river?watch=1").await.into_body();
+    assert_eq!(line(&mut lines).await["users"], json!([]));
+    api.config_maps(&["a", "b"]).await;
+    let next = line(&mut lines).await;
+    let [user] = &next["users"].as_array().unwrap()[..] else { panic!("{next}") };
+    assert_eq!((&user["user"], &user["level"]), (&json!("kubernetes-admin"), &json!("exempt")));
+    assert!(user["writes"].as_f64().unwrap() > 0.0 && user["slowestMillis"].is_number(), "{user}");
+    assert_eq!(user["reads"].as_f64(), Some(0.0));
+    assert!(next["revision"].as_u64() > once["revision"].as_u64(), "{next}");
+    drop(lines);
+    let mut again = api.open("/debug/headwater/river?watch=1").await.into_body();
+    assert_eq!(line(&mut again).await["users"], json!([]), "counted again from the beginning");
+}
+
+/// S11.32
+#[tokio::test(start_paused = true)]
+async fn readers_of_the_river_are_bounded_and_need_permission() {
+    let api = Api::start().await;
+    let mut open = Vec::new();
+    for _ in 0..32 {
+        open.push(api.open("/debug/headwater/river?watch=1").await);
+    }
+    api.get("/debug/headwater/river").await.is(429, "too many readers");
+    open.pop();
+    api.get("/debug/headwater/river").await.is(200, "revision");
+    let refused = api.as_user("bob", &[]).send("GET /debug/headwater/river", "").await;
+    refused.fails(403, "Forbidden", "/debug/headwater/river");
+}
+
+/// The next line of a stream, which is one frame.
+async fn line(body: &mut headwater_server::body::Body) -> Value {
+    let frame = http_body_util::BodyExt::frame(body).await.unwrap().unwrap();
+    let data = bytes::Bytes::from(frame.into_data().unwrap());
+    headwater_json::parse(&data).unwrap().value
+}

@@ -1,4 +1,4 @@
-//! Requests in flight: what runs and what waits in each priority level.
+//! Requests in flight: what runs and what waits in each priority level, and how much.
 //!
 //! River: levels → **in flight** → live resources. Without fairness nothing is known of single
 //! requests, and the list is empty.
@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::level::{LevelWork, RequestDetails};
-use super::queues::Width;
+use super::queues::{Discipline, Width};
 use super::{FlowControl, Nanos};
 use crate::lock::lock;
 use crate::request::flow::classify::Flow;
@@ -26,7 +26,37 @@ pub(crate) struct RequestInFlight {
     pub(crate) since: Duration,
 }
 
+/// A priority level at work.
+pub(crate) struct LevelReport {
+    pub(crate) name: String,
+    /// The seats that its requests share; `None` if it has no limit.
+    pub(crate) seats: Option<u32>,
+    pub(crate) running: u64,
+    pub(crate) waiting: u64,
+    /// Requests since the start.
+    pub(crate) dispatched: u64,
+    pub(crate) rejected: u64,
+}
+
 impl FlowControl {
+    /// All levels, by name; empty without fairness.
+    pub(crate) fn report(&self) -> Vec<LevelReport> {
+        let known = lock(&self.known);
+        let levels = known.by_name.iter().map(|(name, level)| {
+            let work = level.work();
+            let is_exempt = matches!(work.settings.discipline, Discipline::Exempt);
+            LevelReport {
+                name: name.clone(),
+                seats: (!is_exempt).then(|| work.queues.limit()),
+                running: work.queues.running() as u64,
+                waiting: work.queues.waiting() as u64,
+                dispatched: work.tally.dispatched,
+                rejected: work.tally.rejected,
+            }
+        });
+        levels.collect()
+    }
+
     /// The requests in flight, at most `limit`.
     pub(crate) fn in_flight(&self, limit: usize) -> Vec<RequestInFlight> {
         let mut found = Vec::new();

@@ -45,6 +45,11 @@ impl Seat {
         Seat { held: Some(HeldSeat { _by: SeatOwner::Server { _seat: seat } }), flow: None }
     }
 
+    /// The priority level of the request; empty without fairness.
+    pub(crate) fn level(&self) -> &str {
+        self.flow.as_ref().map_or("", |flow| flow.level.name.as_str())
+    }
+
     /// Takes the seat out, to hold it for another time than the request. Dropped, it is given back.
     pub(crate) fn take(&mut self) -> Option<HeldSeat> {
         self.held.take()

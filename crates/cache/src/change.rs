@@ -51,35 +51,32 @@ pub(crate) enum ViewTransition {
 }
 
 impl ObjectChange {
-    /// Decodes a change. `value` is the stored value after the decoder's transform; `prev` is the
-    /// previous state, if any.
-    pub(crate) fn decode(
-        change: &headwater_store::Change,
-        value: &[u8],
-        prev: Option<Arc<Object>>,
+    /// The object is created or replaced.
+    pub(crate) fn written(object: Object, prev: Option<Arc<Object>>) -> ObjectChange {
+        let kind = if prev.is_some() { ChangeKind::Updated } else { ChangeKind::Created };
+        ObjectChange::new(kind, object, prev)
+    }
+
+    /// The object is removed, or what replaces it cannot be read.
+    pub(crate) fn removed(
+        prev: Arc<Object>,
+        at: Revision,
         fields: &[Field],
     ) -> Result<ObjectChange, Malformed> {
-        let object = match (change.kind, &prev) {
-            (ChangeKind::Created, _) => {
-                Object::decode(value, change.revision, EventType::Added, fields)?
-            }
-            (ChangeKind::Updated, _) => {
-                Object::decode(value, change.revision, EventType::Modified, fields)?
-            }
-            (ChangeKind::Deleted, Some(prev)) => {
-                prev.restamped(change.revision, EventType::Deleted, fields)?
-            }
-            (ChangeKind::Deleted, None) => return Err(Malformed { at: 0 }),
-        };
-        Ok(ObjectChange {
-            revision: change.revision,
-            kind: change.kind,
+        let object = prev.restamped(at, EventType::Deleted, fields)?;
+        Ok(ObjectChange::new(ChangeKind::Deleted, object, Some(prev)))
+    }
+
+    fn new(kind: ChangeKind, object: Object, prev: Option<Arc<Object>>) -> ObjectChange {
+        ObjectChange {
+            revision: object.revision(),
+            kind,
             object: Arc::new(object),
             prev,
             left: OnceLock::new(),
             encodings: Mutex::new(Vec::new()),
             at: Instant::now(),
-        })
+        }
     }
 
     /// The revision of the change.
@@ -255,15 +252,9 @@ mod tests {
     use super::*;
 
     fn change(revision: u64) -> Arc<ObjectChange> {
-        let stored = headwater_store::Change {
-            revision: Revision(revision),
-            key: headwater_store::Key::new("/registry/core/pods/a"),
-            kind: ChangeKind::Created,
-            value: Bytes::new(),
-            prev: None,
-        };
         let value = br#"{"metadata":{"name":"a"}}"#;
-        Arc::new(ObjectChange::decode(&stored, value, None, &[]).unwrap())
+        let object = Object::decode(value, Revision(revision), EventType::Added, &[]);
+        Arc::new(ObjectChange::written(object.unwrap(), None))
     }
 
     /// S5.14

@@ -8,11 +8,10 @@ use std::sync::Arc;
 
 use headwater_api::kind::Field;
 use headwater_api::{EventType, Object, Revision};
-use headwater_json::scan::Malformed;
-use headwater_store::{ChangeKind, Record};
+use headwater_store::{Change, ChangeKind, Version};
 
-use crate::Error;
 use crate::change::ObjectChange;
+use crate::unreadable::Invalid;
 
 /// How stored bytes become objects.
 #[derive(Clone, Default)]
@@ -36,6 +35,16 @@ pub(crate) struct DecodedValue<T> {
     pub(crate) differs: bool,
 }
 
+/// What a stored change means for the object.
+pub(crate) struct DecodedChange {
+    /// `None` if neither the previous value nor the new one can be read.
+    pub(crate) change: Option<ObjectChange>,
+    /// Whether the object differs from the stored bytes.
+    pub(crate) differs: bool,
+    /// Why the new value cannot be read.
+    pub(crate) invalid: Option<Invalid>,
+}
+
 impl ObjectDecoder {
     /// A decoder without a transform, with these selectable fields.
     pub fn with_fields(fields: &[Field]) -> ObjectDecoder {
@@ -56,55 +65,67 @@ impl ObjectDecoder {
         forms && Arc::ptr_eq(&self.fields, &other.fields)
     }
 
-    /// Decodes a stored value.
+    /// Decodes the stored value of an object.
     pub(crate) fn object(
         &self,
+        name: &str,
         stored: &[u8],
         revision: Revision,
         event: EventType,
-    ) -> Result<DecodedValue<Object>, Malformed> {
+    ) -> Result<DecodedValue<Object>, Invalid> {
         let settled = self.transform(stored);
         let bytes = settled.as_deref().unwrap_or(stored);
         let value = Object::decode(bytes, revision, event, &self.fields)?;
-        Ok(DecodedValue { value, differs: settled.is_some() })
+        match value.key() == name {
+            true => Ok(DecodedValue { value, differs: settled.is_some() }),
+            false => Err(Invalid::Misplaced(value.key().to_owned())),
+        }
     }
 
-    /// Decodes a record.
-    pub(crate) fn record(&self, record: &Record) -> Result<DecodedValue<Object>, Error> {
-        self.object(&record.value, record.revision, EventType::Added)
-            .map_err(|source| Error::Malformed { key: record.key.clone(), source })
-    }
-
-    /// Decodes a change of an object whose previous state is known.
+    /// Decodes a change of the object with this key, whose previous state is known; `None` if that
+    /// cannot be read.
     pub(crate) fn change(
         &self,
-        stored: &headwater_store::Change,
+        name: &str,
+        stored: &Change,
         prev: Option<Arc<Object>>,
-    ) -> Result<DecodedValue<ObjectChange>, Malformed> {
-        let settled = match stored.kind {
+    ) -> Result<DecodedChange, Invalid> {
+        let at = stored.revision;
+        let event = if prev.is_some() { EventType::Modified } else { EventType::Added };
+        let written = match stored.kind {
             ChangeKind::Deleted => None, // built from the previous state
-            ChangeKind::Created | ChangeKind::Updated => self.transform(&stored.value),
+            ChangeKind::Created | ChangeKind::Updated => {
+                Some(self.object(name, &stored.value, at, event))
+            }
         };
-        let value = settled.as_deref().unwrap_or(&stored.value);
-        let value = ObjectChange::decode(stored, value, prev, &self.fields)?;
-        Ok(DecodedValue { value, differs: settled.is_some() })
+        Ok(match (written, prev) {
+            (Some(Ok(DecodedValue { value, differs })), prev) => DecodedChange {
+                change: Some(ObjectChange::written(value, prev)),
+                differs,
+                invalid: None,
+            },
+            (written, prev) => DecodedChange {
+                change: match prev {
+                    Some(prev) => Some(ObjectChange::removed(prev, at, &self.fields)?),
+                    None => None,
+                },
+                differs: false,
+                invalid: written.and_then(Result::err),
+            },
+        })
     }
 
     /// Decodes a change from the store's history, which includes the previous state.
     pub(crate) fn past_change(
         &self,
-        stored: &headwater_store::Change,
-    ) -> Result<ObjectChange, Error> {
-        let decode = || {
-            let prev = match &stored.prev {
-                Some(prev) => {
-                    Some(self.object(&prev.value, prev.revision, EventType::Modified)?.value)
-                }
-                None => None,
-            };
-            Ok(self.change(stored, prev.map(Arc::new))?.value)
+        name: &str,
+        stored: &Change,
+    ) -> Result<Option<ObjectChange>, Invalid> {
+        let read = |prev: &Version| {
+            self.object(name, &prev.value, prev.revision, EventType::Modified).ok()
         };
-        decode().map_err(|source| Error::Malformed { key: stored.key.clone(), source })
+        let prev = stored.prev.as_ref().and_then(read);
+        Ok(self.change(name, stored, prev.map(|prev| Arc::new(prev.value)))?.change)
     }
 
     fn transform(&self, stored: &[u8]) -> Option<Vec<u8>> {

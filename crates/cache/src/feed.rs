@@ -265,7 +265,7 @@ impl Cacher {
         match batch {
             Some(Ok(batch)) => match self.apply(batch) {
                 Ok(()) => Ok(true),
-                Err(ApplyError::Malformed(error)) => Err(error),
+                Err(ApplyError::Unreadable(error)) => Err(error),
                 Err(ApplyError::Gap(key)) => {
                     tracing::error!(%key, "the store's watch skipped a change; reloading the cache");
                     self.must_reload = true;
@@ -410,25 +410,26 @@ impl Cache {
     ) -> Result<ResourceLoads, Error> {
         let decoded = tokio::task::spawn_blocking(move || self.add(loads, records));
         match decoded.await.map_err(tokio::task::JoinError::try_into_panic) {
-            Ok(decoded) => decoded,
+            Ok(decoded) => Ok(decoded),
             Err(Ok(panic)) => std::panic::resume_unwind(panic),
             Err(Err(_)) => Err(StoreError::Unavailable("the process is stopping".into()).into()),
         }
     }
 
-    fn add(&self, mut loads: ResourceLoads, records: Vec<Record>) -> Result<ResourceLoads, Error> {
+    fn add(&self, mut loads: ResourceLoads, records: Vec<Record>) -> ResourceLoads {
         for record in records {
             let prefix = key::collection_of(record.key.as_str());
+            let name = &record.key.as_str()[prefix.len()..];
             match loads.get_mut(prefix) {
-                Some(load) => load.add(&record)?,
+                Some(load) => load.add(name, &record),
                 None => {
                     let mut load = self.resource(prefix).load();
-                    load.add(&record)?;
+                    load.add(name, &record);
                     loads.insert(prefix.to_owned(), load);
                 }
             }
         }
-        Ok(loads)
+        loads
     }
 
     /// Waits until every write acknowledged before this call is visible (R22). Returns the revision
@@ -438,15 +439,36 @@ impl Cache {
         self.reach(newest).await
     }
 
+    /// As [`Cache::consistent`], but waits no longer than this for the cache.
+    pub async fn consistent_within(&self, patience: Duration) -> Result<Revision, Error> {
+        let newest = self.shared.store.revision().await?;
+        self.reach_within(newest, patience).await
+    }
+
+    /// Waits until every change that this process knows of is visible, but no longer than this:
+    /// callers can continue with an older state. Asks the store nothing.
+    pub async fn settle(&self, patience: Duration) {
+        let known = self.shared.store.condition().revision;
+        let _ = self.reach_within(known, patience).await;
+    }
+
     /// Waits until `revision` is visible, up to the maximum time of a read.
     pub async fn reach(&self, revision: Revision) -> Result<Revision, Error> {
+        self.reach_within(revision, self.shared.options.wait_max).await
+    }
+
+    async fn reach_within(
+        &self,
+        revision: Revision,
+        patience: Duration,
+    ) -> Result<Revision, Error> {
         let current = self.applied();
         if current >= revision {
             return Ok(current);
         }
         let mut applied = self.shared.applied.subscribe();
         let reached = applied.wait_for(|reached| *reached >= revision);
-        match tokio::time::timeout(self.shared.options.wait_max, reached).await {
+        match tokio::time::timeout(patience, reached).await {
             Ok(Ok(reached)) => Ok(*reached),
             _ => Err(Error::TooLarge { asked: revision, current: self.applied() }),
         }
@@ -467,7 +489,7 @@ impl Cache {
         let applied = self.applied();
         let state = resource.state();
         let revision = applied.max(state.revision());
-        Snapshot::new(state.objects.clone(), revision)
+        Snapshot::new(state.objects.clone(), revision).with_unreadable(state.unreadable.clone())
     }
 
     /// The state of a resource at exactly `revision`.
@@ -487,7 +509,7 @@ impl Cache {
         let range =
             Range { prefix: resource.prefix().to_owned(), at: Some(revision), ..Range::default() };
         match self.shared.store.range(range).await {
-            Ok(page) => resource.snapshot_of(&page.records, revision),
+            Ok(page) => Ok(resource.snapshot_of(&page.records, revision)),
             Err(StoreError::Compacted { asked, oldest }) => Err(Error::Expired { asked, oldest }),
             Err(error) => Err(error.into()),
         }

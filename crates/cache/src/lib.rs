@@ -4,6 +4,7 @@
 //! served here; the store serves a watcher only if its position is older than the window.
 
 mod progress;
+mod unreadable;
 pub mod change;
 mod tree;
 pub mod snapshot;
@@ -27,6 +28,7 @@ pub use feed::{Cache, Cacher, Options};
 pub use resource::Resource;
 pub use selection::Selection;
 pub use snapshot::Snapshot;
+pub use unreadable::Invalid;
 pub use vantage::{Backlog, ReadSource, Vantage};
 pub use view::Filter;
 pub use watcher::{WatchStart, WatchStep, Watcher};
@@ -55,12 +57,12 @@ pub enum Error {
     /// The store failed to return its newest revision or its history.
     #[error(transparent)]
     Store(#[from] headwater_store::Error),
-    /// A stored value is not an object.
-    #[error("the stored value of {key} is not a valid object: {source}")]
-    Malformed {
+    /// A stored value is not the object of its key. Only reads of this key fail.
+    #[error("the stored value of {key} cannot be read: {source}")]
+    Unreadable {
         /// The key of the value.
         key: headwater_store::Key,
-        /// The position of the first invalid byte.
-        source: headwater_json::scan::Malformed,
+        /// What is wrong with it.
+        source: Invalid,
     },
 }

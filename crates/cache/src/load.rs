@@ -8,13 +8,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headwater_api::Object;
-use headwater_json::scan::Malformed;
+use headwater_api::{EventType, Object};
 use headwater_store::Record;
 
-use crate::Error;
 use crate::decoder::{DecodedValue, ObjectDecoder};
 use crate::snapshot::Objects;
+use crate::unreadable::{Invalid, UnreadableValues};
+
+/// The number of unreadable values of a resource that a load logs one by one.
+const LOGGED_MAX: usize = 10;
 
 /// Objects of one resource, all decoded with one decoder.
 #[derive(Default)]
@@ -23,6 +25,7 @@ pub(crate) struct ResourceLoad {
     pub(crate) objects: Objects,
     /// Stored bytes of the objects that the decoder transformed, by key.
     pub(crate) raw: HashMap<String, Bytes>,
+    pub(crate) unreadable: UnreadableValues,
 }
 
 impl ResourceLoad {
@@ -30,14 +33,23 @@ impl ResourceLoad {
         ResourceLoad { decoder, ..ResourceLoad::default() }
     }
 
-    /// Decodes and adds a stored record.
-    pub(crate) fn add(&mut self, record: &Record) -> Result<(), Error> {
-        let DecodedValue { value: object, differs } = self.decoder.record(record)?;
-        if differs {
-            self.raw.insert(object.key().to_owned(), record.value.clone());
+    /// Decodes and adds the stored record of an object.
+    pub(crate) fn add(&mut self, name: &str, record: &Record) {
+        match self.decoder.object(name, &record.value, record.revision, EventType::Added) {
+            Ok(DecodedValue { value: object, differs }) => {
+                if differs {
+                    self.raw.insert(name.to_owned(), record.value.clone());
+                }
+                self.objects.insert(Arc::new(object));
+            }
+            Err(why) => {
+                if self.unreadable.len() < LOGGED_MAX {
+                    let key = &record.key;
+                    tracing::error!(%key, "a stored value cannot be read; not serving it: {why}");
+                }
+                self.unreadable.insert(name, record.revision);
+            }
         }
-        self.objects.insert(Arc::new(object));
-        Ok(())
     }
 
     /// Decodes an object of another decoder again, and adds or replaces it. `raw` has the stored
@@ -46,13 +58,13 @@ impl ResourceLoad {
         &mut self,
         object: &Object,
         raw: &HashMap<String, Bytes>,
-    ) -> Result<(), Malformed> {
+    ) -> Result<(), Invalid> {
         let stored = match raw.get(object.key()) {
             Some(stored) => stored.clone(),
             None => object.stored()?.into(),
         };
         let DecodedValue { value: object, differs } =
-            self.decoder.object(&stored, object.revision(), object.event())?;
+            self.decoder.object(object.key(), &stored, object.revision(), object.event())?;
         self.raw.remove(object.key());
         if differs {
             self.raw.insert(object.key().to_owned(), stored);
@@ -86,7 +98,7 @@ mod tests {
         let mut read = resource.load();
         let value = r#"{"metadata":{"name":"a"},"spec":{"nodeName":"n1"}}"#.into();
         let key = Key::in_collection(prefix, "a");
-        read.add(&Record { key, revision: Revision(2), value }).unwrap();
+        read.add("a", &Record { key, revision: Revision(2), value });
         let node = Field::new("spec.nodeName", &["spec", "nodeName"], "");
         resource.set_decoder(ObjectDecoder::with_fields(&[node])).unwrap();
         resource.fill(read, Revision(2), ViewEnd::Closed).unwrap();

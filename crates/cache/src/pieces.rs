@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headwater_api::kind::Field;
-use headwater_api::{Object, Revision};
+use headwater_api::{EventType, Object, Revision};
 
 use crate::change::ObjectChange;
 use crate::snapshot::Objects;
@@ -46,8 +46,8 @@ impl Changes {
 
     /// Decodes a stored change.
     pub fn decode(stored: &headwater_store::Change, fields: &[Field]) -> Arc<ObjectChange> {
-        let change = ObjectChange::decode(stored, &stored.value, None, fields);
-        Arc::new(change.expect("benchmarks store objects"))
+        let object = Object::decode(&stored.value, stored.revision, EventType::Added, fields);
+        Arc::new(ObjectChange::written(object.expect("benchmarks store objects"), None))
     }
 
     /// Adds a change.

@@ -10,18 +10,18 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use headwater_api::{Object, Revision};
-use headwater_json::scan::Malformed;
+use headwater_api::{EventType, Object, Revision};
 use headwater_store::lock::lock;
 use headwater_store::{ChangeKind, Key, Record};
 use tokio::time::Instant;
 
 use crate::Error;
 use crate::change::{ObjectChange, WatchEvent};
-use crate::decoder::{DecodedValue, ObjectDecoder};
+use crate::decoder::{DecodedChange, DecodedValue, ObjectDecoder};
 use crate::load::ResourceLoad;
 use crate::retained::RetainedSnapshots;
 use crate::snapshot::{Objects, Snapshot};
+use crate::unreadable::{Invalid, UnreadableValues};
 use crate::view::{BatchBudget, Filter, ScheduledWakeup, View, ViewEnd, Views, select};
 use crate::window::{Bounds, Window};
 
@@ -62,8 +62,8 @@ struct Hub {
 pub(crate) enum ApplyError {
     /// A change does not follow the known state: the store skipped one (R20).
     Gap(Key),
-    /// A value is not an object.
-    Malformed(Error),
+    /// The last state of an object cannot be read again.
+    Unreadable(Error),
 }
 
 /// The maximum number of changes visited while holding the lock.
@@ -181,24 +181,30 @@ impl Resource {
         read: &ResourceLoad,
         decoder: ObjectDecoder,
     ) -> Result<ResourceLoad, Error> {
-        let mut again = ResourceLoad::new(decoder);
+        let unreadable = read.unreadable.clone();
+        let mut again = ResourceLoad { unreadable, ..ResourceLoad::new(decoder) };
         for object in read.objects.iter("", None) {
             again
                 .read_again(object, &read.raw)
-                .map_err(|source| self.malformed(object.key(), source))?;
+                .map_err(|source| self.unreadable(object.key(), source))?;
         }
         Ok(again)
     }
 
     /// Starts with a state and an empty window.
     fn begin(&self, hub: &mut Hub, load: ResourceLoad, revision: Revision) {
-        let ResourceLoad { decoder, objects, raw } = load;
+        let ResourceLoad { decoder, objects, raw, unreadable } = load;
+        if unreadable.len() > 0 {
+            let (resource, count) = (&self.prefix, unreadable.len());
+            tracing::error!(%resource, count, "some stored values cannot be read");
+        }
         let live = objects.iter("", None).map(|object| object.as_slice().len() as u64).sum();
         let bounds = hub.window.bounds();
         hub.window = Window::new(revision, bounds);
         hub.retained = RetainedSnapshots::new(live, bounds.bytes);
         (hub.decoder, hub.raw) = (decoder, raw);
-        self.state.store(Arc::new(Snapshot::new(objects, revision)));
+        let snapshot = Snapshot::new(objects, revision).with_unreadable(unreadable);
+        self.state.store(Arc::new(snapshot));
     }
 
     /// Replaces the decoder. Ends every watcher, because its selection may have another meaning
@@ -229,10 +235,11 @@ impl Resource {
                     != Some(object.revision())
                 {
                     let read = again.read_again(object, &hub.raw);
-                    read.map_err(|source| self.malformed(object.key(), source))?;
+                    read.map_err(|source| self.unreadable(object.key(), source))?;
                 }
             }
         }
+        again.unreadable = state.unreadable.clone();
         hub.views.close(ViewEnd::Closed);
         self.begin(&mut hub, again, state.revision());
         Ok(())
@@ -263,49 +270,67 @@ impl Resource {
         let mut guard = self.hub();
         let hub = &mut *guard;
         let state = self.state();
-        let mut objects = state.objects.clone();
+        let mut next = (state.objects.clone(), state.unreadable.clone());
         let mut changes = Vec::with_capacity(stored.len());
         for stored in stored {
-            changes.push(self.advance(&mut objects, stored, &hub.decoder)?);
+            changes.extend(self.advance(&mut next, stored, &hub.decoder)?);
         }
-        let revision = changes.last().map_or(state.revision(), |change| change.value.revision());
+        let revision = stored.last().map_or(state.revision(), |last| last.revision);
         // Before the events are published: a watcher that received an event finds it in the state.
-        self.state.store(Arc::new(Snapshot::new(objects, revision)));
-        for (change, stored) in changes.iter().zip(stored) {
-            hub.note_stored(change, &stored.value);
+        let (objects, unreadable) = next;
+        let snapshot = Snapshot::new(objects, revision).with_unreadable(unreadable);
+        self.state.store(Arc::new(snapshot));
+        for (change, value) in &changes {
+            hub.note_stored(change, value);
             let taken = hub.add(&change.value);
             self.counters.dispatched.fetch_add(taken as u64, Ordering::Relaxed);
         }
-        self.counters.received.fetch_add(changes.len() as u64, Ordering::Relaxed);
+        self.counters.received.fetch_add(stored.len() as u64, Ordering::Relaxed);
         Ok(hub.views.publish(revision))
     }
 
-    /// Applies one change to a state. The change must follow the state.
-    fn advance(
+    /// Applies one change to a state. The change must follow the state. Returns nothing if neither
+    /// the previous value nor the new one can be read.
+    fn advance<'a>(
         &self,
-        objects: &mut Objects,
-        stored: &headwater_store::Change,
+        (objects, unreadable): &mut (Objects, UnreadableValues),
+        stored: &'a headwater_store::Change,
         decoder: &ObjectDecoder,
-    ) -> Result<DecodedValue<Arc<ObjectChange>>, ApplyError> {
-        let name = &stored.key.as_str()[self.prefix.len()..];
+    ) -> Result<Option<(DecodedValue<Arc<ObjectChange>>, &'a Bytes)>, ApplyError> {
+        let name = self.name_of(&stored.key);
         let prev = objects.get(name).cloned();
-        if !continues(stored, prev.as_deref()) {
+        let known = prev.as_ref().map(|prev| prev.revision()).or_else(|| unreadable.get(name));
+        if !continues(stored, known) {
             return Err(ApplyError::Gap(stored.key.clone()));
         }
-        let change = decoder
-            .change(stored, prev)
-            .map_err(|source| ApplyError::Malformed(self.malformed(name, source)))?;
-        match change.value.kind() {
+        let DecodedChange { change, differs, invalid } = decoder
+            .change(name, stored, prev)
+            .map_err(|source| ApplyError::Unreadable(self.unreadable(name, source)))?;
+        match invalid {
+            None => unreadable.remove(name),
+            Some(why) => {
+                let key = &stored.key;
+                tracing::error!(%key, "a stored value cannot be read; not serving it: {why}");
+                unreadable.insert(name, stored.revision);
+            }
+        }
+        let Some(change) = change else { return Ok(None) };
+        match change.kind() {
             ChangeKind::Deleted => objects.remove(name),
             ChangeKind::Created | ChangeKind::Updated => {
-                objects.insert(Arc::clone(change.value.object()))
+                objects.insert(Arc::clone(change.object()))
             }
         };
-        Ok(DecodedValue { value: Arc::new(change.value), differs: change.differs })
+        Ok(Some((DecodedValue { value: Arc::new(change), differs }, &stored.value)))
     }
 
-    fn malformed(&self, name: &str, source: Malformed) -> Error {
-        Error::Malformed { key: Key::in_collection(&self.prefix, name), source }
+    /// The key of an object within the resource.
+    fn name_of<'a>(&self, key: &'a Key) -> &'a str {
+        &key.as_str()[self.prefix.len()..]
+    }
+
+    fn unreadable(&self, name: &str, source: Invalid) -> Error {
+        Error::Unreadable { key: Key::in_collection(&self.prefix, name), source }
     }
 
     /// Drops old changes from the window and the views. A compaction drops no change from the
@@ -358,19 +383,25 @@ impl Resource {
     }
 
     /// A snapshot of records read from the store.
-    pub(crate) fn snapshot_of(
-        &self,
-        records: &[Record],
-        revision: Revision,
-    ) -> Result<Snapshot, Error> {
-        let decoder = self.hub().decoder.clone();
-        let mut objects = Objects::default();
+    pub(crate) fn snapshot_of(&self, records: &[Record], revision: Revision) -> Snapshot {
+        let mut load = self.load();
         for record in records {
-            objects.insert(Arc::new(decoder.record(record)?.value));
+            load.add(self.name_of(&record.key), record);
         }
-        let mut snapshot = Snapshot::new(objects, revision);
+        let ResourceLoad { objects, unreadable, .. } = load;
+        let mut snapshot = Snapshot::new(objects, revision).with_unreadable(unreadable);
         snapshot.own_bytes = records.iter().map(|record| record.value.len()).sum();
-        Ok(snapshot)
+        snapshot
+    }
+
+    /// The object of a record read from the store.
+    pub fn object_of(&self, record: &Record) -> Result<Object, Error> {
+        let decoder = self.hub().decoder.clone();
+        let name = self.name_of(&record.key);
+        decoder
+            .object(name, &record.value, record.revision, EventType::Modified)
+            .map(|decoded| decoded.value)
+            .map_err(|source| self.unreadable(name, source))
     }
 
     /// Joins the view of a filter. Returns the view and the current state; the view has every event
@@ -433,13 +464,14 @@ impl Resource {
         self.hub().window.complete_after()
     }
 
-    /// Decodes a change from the store's history.
+    /// Decodes a change from the store's history; `None` if it changes nothing that can be read.
     pub(crate) fn decode_past(
         &self,
         stored: &headwater_store::Change,
-    ) -> Result<ObjectChange, Error> {
+    ) -> Result<Option<ObjectChange>, Error> {
         let decoder = self.hub().decoder.clone();
-        decoder.past_change(stored)
+        let name = self.name_of(&stored.key);
+        decoder.past_change(name, stored).map_err(|source| self.unreadable(name, source))
     }
 }
 
@@ -461,13 +493,13 @@ impl Hub {
     }
 }
 
-/// Whether a change follows the known state. If the store includes the replaced version, it must be
-/// the known one.
-fn continues(change: &headwater_store::Change, held: Option<&Object>) -> bool {
-    match (change.kind, held, &change.prev) {
-        (ChangeKind::Created, held, _) => held.is_none(),
+/// Whether a change follows the known state, of which this is the revision. If the store includes
+/// the replaced version, it must be the known one.
+fn continues(change: &headwater_store::Change, known: Option<Revision>) -> bool {
+    match (change.kind, known, &change.prev) {
+        (ChangeKind::Created, known, _) => known.is_none(),
         (_, None, _) => false,
-        (_, Some(held), Some(prev)) => held.revision() == prev.revision,
+        (_, Some(known), Some(prev)) => known == prev.revision,
         (_, Some(_), None) => true,
     }
 }

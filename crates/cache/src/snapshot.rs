@@ -10,6 +10,7 @@ use headwater_api::marks::Marks;
 use headwater_api::{Object, Revision};
 
 use crate::tree::{Keyed, Tree};
+use crate::unreadable::UnreadableValues;
 use crate::view::Filter;
 
 /// All objects of one resource at one revision.
@@ -17,13 +18,18 @@ use crate::view::Filter;
 pub struct Snapshot {
     pub(crate) objects: Objects,
     revision: Revision,
+    pub(crate) unreadable: UnreadableValues,
     /// Bytes shared with no newer state: not zero if the snapshot was read from the store.
     pub(crate) own_bytes: usize,
 }
 
 impl Snapshot {
     pub(crate) fn new(objects: Objects, revision: Revision) -> Snapshot {
-        Snapshot { objects, revision, own_bytes: 0 }
+        Snapshot { objects, revision, unreadable: UnreadableValues::default(), own_bytes: 0 }
+    }
+
+    pub(crate) fn with_unreadable(self, unreadable: UnreadableValues) -> Snapshot {
+        Snapshot { unreadable, ..self }
     }
 
     /// The revision of the state.
@@ -44,6 +50,16 @@ impl Snapshot {
     /// An object by `namespace/name` or `name`.
     pub fn get(&self, key: &str) -> Option<&Arc<Object>> {
         self.objects.get(key)
+    }
+
+    /// The revision of the value of a key that cannot be read: the object exists, but is not served.
+    pub fn unreadable(&self, key: &str) -> Option<Revision> {
+        self.unreadable.get(key)
+    }
+
+    /// The number of values that cannot be read.
+    pub fn unreadable_count(&self) -> usize {
+        self.unreadable.len()
     }
 
     /// Objects in key order, of one namespace or of all, after a key.

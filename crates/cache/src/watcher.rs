@@ -285,10 +285,11 @@ impl Watcher {
             let revision = stored.revision;
             if revision > self.position {
                 let change = match self.resource.decode_past(stored) {
-                    Ok(change) => Arc::new(change),
+                    Ok(change) => change.map(Arc::new),
                     Err(error) => return Some(self.ended(WatchStep::Failed(error))),
                 };
-                if let Some(event) = select(&self.view.filter, &change) {
+                let selected = change.as_ref().and_then(|change| select(&self.view.filter, change));
+                if let Some(event) = selected {
                     let starts_revision =
                         events.last().is_none_or(|last: &WatchEvent| last.revision() < revision);
                     if !budget.admits(event.size()) && starts_revision {

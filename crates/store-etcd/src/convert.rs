@@ -69,16 +69,11 @@ impl Keyspace {
         format!("{}.headwater/journal", self.prefix).into()
     }
 
-    /// Converts an object.
-    pub(crate) fn record(&self, kv: KeyValue) -> Result<Record, Error> {
-        let Some(key) = self.store_key(&kv.key) else {
-            let place = String::from_utf8_lossy(&kv.key).into_owned();
-            return Err(Error::Damaged { place, why: "the key is not valid UTF-8".into() });
-        };
-        if let Some(why) = foreign(&kv.value) {
-            return Err(Error::Damaged { place: key.to_string(), why: why.into() });
-        }
-        Ok(Record { revision: revision(kv.mod_revision), value: kv.value, key })
+    /// Converts an object; `None` if the etcd key is not an object's. The value may be anything: the
+    /// cache keeps values that are no objects from harming others.
+    pub(crate) fn record(&self, kv: KeyValue) -> Option<Record> {
+        let key = self.store_key(&kv.key)?;
+        Some(Record { revision: revision(kv.mod_revision), value: kv.value, key })
     }
 
     /// Converts an event. `None` if the key is not an object's; an error if etcd compacted the

@@ -79,7 +79,7 @@ impl Store for EtcdStore {
         let key = keyspace.to_etcd(key.as_str())?;
         let request = RangeRequest { key, ..RangeRequest::default() };
         let response = self.session.read(request).await.map_err(Error::from)?;
-        response.kvs.into_iter().next().map(|kv| keyspace.record(kv)).transpose()
+        Ok(response.kvs.into_iter().next().and_then(|kv| keyspace.record(kv)))
     }
 
     async fn range(&self, range: Range) -> Result<RangePage, Error> {

@@ -105,7 +105,7 @@ impl Session {
                 key = key_after(&last.key);
             }
             for kv in response.kvs {
-                page.records.push(self.keyspace.record(kv)?);
+                page.records.extend(self.keyspace.record(kv));
             }
             if !page.more || range.limit == Some(page.records.len()) {
                 return Ok(page);

@@ -118,10 +118,15 @@ pub(crate) async fn check(client: &Client, options: &Options) -> Result<ClusterI
     for kv in &response.kvs {
         let why = foreign(&kv.value)
             .or_else(|| (!is_ours(&kv.key)).then_some("the key is not valid UTF-8"));
-        if let Some(why) = why {
-            let (prefix, key) = (options.prefix.clone(), String::from_utf8_lossy(&kv.key).into());
-            return Err(Error::Foreign { prefix, key, why: why.into() });
+        let Some(why) = why else { continue };
+        let (prefix, key) = (options.prefix.clone(), String::from_utf8_lossy(&kv.key).into());
+        let foreign = Error::Foreign { prefix, key, why: why.into() };
+        if !has_our_objects(client, options, &keyspace).await? {
+            return Err(foreign);
         }
+        // One such value among our objects must not end every server.
+        tracing::error!("{foreign}");
+        break;
     }
     let journal = RangeRequest { key: keyspace.journal(), ..RangeRequest::default() };
     if !read(client, journal, options).await?.kvs.is_empty() {
@@ -132,6 +137,20 @@ pub(crate) async fn check(client: &Client, options: &Options) -> Result<ClusterI
         compacted: compacted(client, &keyspace).await,
         trusts_progress: oldest >= TRUSTED,
     })
+}
+
+/// Whether the prefix has an object that every server of ours creates, under a key that no other
+/// program uses.
+async fn has_our_objects(
+    client: &Client,
+    options: &Options,
+    keyspace: &Keyspace,
+) -> Result<bool, Error> {
+    let key = format!("{}core/namespaces/default", options.root);
+    let key = keyspace.to_etcd(&key).map_err(|error| Error::Options(error.to_string()))?;
+    let request = RangeRequest { key, ..RangeRequest::default() };
+    let response = read(client, request, options).await?;
+    Ok(response.kvs.iter().any(|kv| kv.value.starts_with(b"{")))
 }
 
 /// The compacted revision.

@@ -79,7 +79,7 @@ impl Session {
                 Guard::At(expected) => at == Some(expected),
             };
             if !holds {
-                let actual = kv.map(|kv| self.keyspace.record(kv)).transpose()?;
+                let actual = kv.and_then(|kv| self.keyspace.record(kv));
                 return Err(Error::Conflict { key: op.key.clone(), actual });
             }
         }

@@ -105,7 +105,7 @@ fn store_error(error: headwater_cache::Error) -> Error {
         headwater_cache::Error::Expired { asked, oldest } => Error::Compacted { asked, oldest },
         headwater_cache::Error::TooLarge { asked, current } => Error::Future { asked, current },
         headwater_cache::Error::Store(error) => error,
-        error @ headwater_cache::Error::Malformed { .. } => panic!("{error}"),
+        error @ headwater_cache::Error::Unreadable { .. } => panic!("{error}"),
     }
 }
 

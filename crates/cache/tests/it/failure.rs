@@ -209,18 +209,6 @@ async fn a_scheduled_wakeup_does_not_wait_for_the_store() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn watchers_end_when_the_feed_fails() {
-    let mut pond = Pond::new(window(10)).await;
-    let mut watcher = pond.watch(&all(), WatchStart::Now);
-    let key = Key::in_collection(&pods(), "ns/broken");
-    pond.commit(&key, Some("not an object".into())).await;
-    let ended = pond.tasks.join_next().await.unwrap().unwrap();
-    assert!(matches!(ended, Err(headwater_cache::Error::Malformed { .. })));
-    let ended = tokio::time::timeout(Duration::from_secs(60), watcher.next()).await;
-    assert!(matches!(ended, Ok(WatchStep::Closed)), "the watcher hangs");
-}
-
 /// A transform with a defect.
 struct Panicking;
 

@@ -5,6 +5,7 @@ mod fixture;
 mod watch;
 mod memory;
 mod failure;
+mod unreadable;
 mod race;
 mod wakeup;
 mod model;

@@ -158,11 +158,16 @@ pub fn from_cache(error: &CacheError) -> Status {
                 .retry_after(1)
         }
         CacheError::Store(error) => from_store(error),
-        CacheError::Malformed { key, source } => {
-            tracing::error!(%key, "stored bytes cannot be read: {source}");
-            Status::failure(500, "StoreReadError", format!("the value of {key} cannot be read"))
+        CacheError::Unreadable { key, source } => {
+            tracing::error!(%key, "a stored value cannot be read: {source}");
+            unreadable(key)
         }
     }
+}
+
+/// The stored value of this key is not its object.
+pub fn unreadable(key: &Key) -> Status {
+    Status::failure(500, "StoreReadError", format!("the stored value of {key} cannot be read"))
 }
 
 /// 500 for a conflict on a key that the write should not depend on.

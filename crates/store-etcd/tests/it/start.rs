@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use headwater_store::{Action, Guard, Key, Store, Write};
+use headwater_store::{Action, Guard, Key, Range, Store, Write};
 use headwater_store_etcd::{Error, EtcdStore, Login, Options, Tls};
 use headwater_testkit::etcd;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -85,6 +85,33 @@ async fn a_prefix_with_values_of_kubernetes_is_rejected_and_nothing_is_written()
     assert!(error.contains("protobuf") && error.contains("--etcd-prefix"), "{error}");
     assert_eq!(revision(&members), before);
     works(Options { prefix: "/elsewhere".into(), ..options }).await;
+}
+
+/// B268
+#[tokio::test]
+async fn one_foreign_value_among_our_objects_ends_no_server() {
+    let Some(members) = etcd::EtcdCluster::start() else { return };
+    let options = fixture::options(&members);
+    let store = EtcdStore::connect(options.clone()).await.unwrap();
+    let key = |name: &str| Key::new(format!("{}core/namespaces/{name}", options.root));
+    let value = Bytes::from_static(br#"{"metadata":{"name":"default"}}"#);
+    let put = Write::one(key("default"), Guard::Absent, Action::Put { value, ttl: None });
+    store.commit(put).await.unwrap();
+    // The value of "/test/core/namespaces/a" starts with "k8s\0"; the other key is not UTF-8.
+    for put in [
+        json!({"key": "L3Rlc3QvY29yZS9uYW1lc3BhY2VzL2E=", "value": "azhzAAo="}),
+        json!({"key": "L3Rlc3QvY29yZS9uYW1lc3BhY2VzL/8=", "value": "e30="}),
+    ] {
+        members.post(0, "/v3/kv/put", &put).unwrap();
+    }
+    works(options.clone()).await;
+    let range = Range { prefix: options.root.clone(), ..Range::default() };
+    let found = store.range(range).await.unwrap().records;
+    let keys: Vec<Key> = found.into_iter().map(|record| record.key).collect();
+    assert_eq!(keys, [Key::new("/a"), key("a"), key("default")]);
+    assert!(
+        store.get(&key("a")).await.unwrap().is_some_and(|record| record.value.starts_with(b"k8s"))
+    );
 }
 
 #[tokio::test]

@@ -61,6 +61,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) cache: &'a Cache,
     pub(crate) kind: &'a Served,
     pub(crate) namespace: &'a str,
+    /// The store has the namespace, which is so new that the cache lacks it.
+    pub(crate) is_namespace_new: bool,
     pub(crate) subresource: &'a str,
     /// The object to store.
     pub(crate) new: &'a mut Value,

@@ -6,11 +6,16 @@
 //! [`Running`] aborts everything.
 
 use std::future::Future;
+use std::io;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 
+use futures::FutureExt;
 use headwater_api::Status;
 use headwater_cache::Cacher;
 use headwater_store::Store;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +35,9 @@ pub enum Error {
     /// The cache failed while the server ran.
     #[error("the watch cache failed")]
     Cache(#[source] headwater_cache::Error),
+    /// The thread of the cache cannot be started.
+    #[error("cannot start the thread of the watch cache")]
+    Thread(#[source] io::Error),
     /// A part ended while the server ran.
     #[error("a part of the server ended")]
     Ended,
@@ -66,7 +74,7 @@ pub async fn start(store: Arc<dyn Store>, options: Options) -> Result<Running, E
         stop: CancellationToken::new(),
     };
     let stop = running.stop.clone();
-    running.parts.spawn(async move { cacher.run(stop).await.map_err(Error::Cache) });
+    running.parts.spawn(follow_store(cacher, stop));
     running.run(|stop| server.clone().keep_live_resources(stop));
     running.run(|stop| server.clone().follow_definitions(stop));
     let audited = server.clone();
@@ -80,6 +88,30 @@ pub async fn start(store: Arc<dyn Store>, options: Options) -> Result<Running, E
     server.ensure_api_services().await.map_err(Error::Bootstrap)?;
     running.run(|stop| server.clone().keep_api_services(stop));
     Ok(running)
+}
+
+/// Runs the feed of the cache on a thread of its own, so that it never queues behind requests and
+/// deliveries to watchers. A runtime with one thread, in tests, runs it among the other tasks.
+async fn follow_store(cacher: Cacher, stop: CancellationToken) -> Result<(), Error> {
+    if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
+        return cacher.run(stop).await.map_err(Error::Cache);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(Error::Thread)?;
+    // The thread ends with this part, even if the part is aborted.
+    let stop = stop.child_token();
+    let _ended = stop.clone().drop_guard();
+    let (sender, result) = oneshot::channel();
+    let run = move || {
+        let ended = runtime.block_on(AssertUnwindSafe(cacher.run(stop)).catch_unwind());
+        let _ = sender.send(ended); // nobody waits for an aborted part
+    };
+    std::thread::Builder::new().name("cache".into()).spawn(run).map_err(Error::Thread)?;
+    match result.await {
+        Ok(Ok(ended)) => ended.map_err(Error::Cache),
+        Ok(Err(panic)) => resume_unwind(panic),
+        Err(_) => Err(Error::Ended),
+    }
 }
 
 impl Running {

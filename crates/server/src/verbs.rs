@@ -5,6 +5,7 @@
 //! and `token_request`; `discovery` and `openapi` serve non-resource paths; `encode` writes objects,
 //! lists and events in the representation that the client accepts.
 
+pub(crate) mod newest;
 pub(crate) mod read;
 pub(crate) mod watch;
 pub(crate) mod websocket;

@@ -160,6 +160,7 @@ fn address(backend: &Backend, ip: &str, namespace: &str, name: &str) -> Result<V
         cache: backend.cache(),
         kind,
         namespace: "",
+        is_namespace_new: false,
         subresource: "",
         new: &mut value,
         old: None,

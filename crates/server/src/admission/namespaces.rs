@@ -15,7 +15,7 @@ pub(super) struct Lifecycle;
 
 impl Admit for Lifecycle {
     fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
-        if attempt.namespace.is_empty() || attempt.old.is_some() {
+        if attempt.namespace.is_empty() || attempt.old.is_some() || attempt.is_namespace_new {
             return Ok(());
         }
         check_namespace(attempt.cache, attempt.kind, attempt.namespace, meta(attempt.new, "name"))

@@ -94,6 +94,7 @@ impl Server {
             cache: self.cache(),
             kind,
             namespace: &namespace,
+            is_namespace_new: false,
             subresource: "",
             new: &mut value,
             old: old.as_ref().map(|old| &old.value),

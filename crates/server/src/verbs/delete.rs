@@ -31,6 +31,7 @@ use crate::request::decode;
 use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::encode;
+use crate::verbs::newest::{self, Basis};
 use crate::verbs::read::{self, ListPage};
 use crate::verbs::write::seconds_from;
 
@@ -187,6 +188,8 @@ struct Deleted {
 /// The outcome of one attempt.
 enum Tried {
     Done(Deleted),
+    /// Nothing is to be stored.
+    Unchanged(Deleted),
     /// Another writer was first.
     Again {
         actual: Option<Record>,
@@ -213,19 +216,12 @@ impl Delete<'_> {
             let why = "this namespace may not be deleted";
             return Err(status::forbidden("", "namespaces", self.name, why));
         }
-        let cache = self.server.cache();
-        cache.consistent().await.map_err(|error| status::from_cache(&error))?;
-        let snapshot = cache.snapshot(&cache.resource(&self.kind.prefix));
-        let mut current = snapshot.get(&self.key).map(|object| self.read(object)).transpose()?;
+        let mut basis = self.find().await?;
         // The object with the mark of this deletion, which is stored before it is removed.
         let mut marked: Option<Object> = None;
         loop {
-            let state = match (&current, marked.take()) {
-                (Some(state), None) => {
-                    self.check_preconditions(&state.current)?;
-                    state
-                }
-                // The mark changed the resourceVersion: preconditions were checked before it.
+            let state = match (&basis.current, marked.take()) {
+                (Some(state), None) => state,
                 (Some(state), Some(own)) if meta(&state.current.value, "uid") == own.uid() => {
                     marked = Some(own);
                     state
@@ -234,17 +230,58 @@ impl Delete<'_> {
                 (_, Some(object)) => return Ok(Deleted { object, is_gone: true }),
                 (None, None) => return Err(status::not_found(self.kind, self.name)),
             };
-            self.admit(state).await?;
-            match self.attempt(state).await? {
-                Tried::Done(deleted) => return Ok(deleted),
-                Tried::Again { actual, marked: own } => {
+            let outcome = match self.check_and_attempt(state, marked.is_some()).await {
+                Ok(Tried::Done(deleted)) => return Ok(deleted),
+                Ok(Tried::Again { actual, marked: own }) => {
                     let read = |record| versions::read_stored(self.kind, record);
                     let actual = actual.as_ref().map(read).transpose()?;
-                    current = actual.map(|current| Target { current, bytes: None });
+                    let revision = actual.as_ref().map(|current| current.revision);
+                    let target = actual.map(|current| Target { current, bytes: None });
+                    basis = Basis::newest(target, revision);
                     marked = own.or(marked);
+                    continue;
                 }
+                Ok(Tried::Unchanged(deleted)) => Ok(deleted),
+                Err(status) => Err(status),
+            };
+            if basis.is_newest {
+                return outcome;
             }
+            let newest = self.find_in_store().await?;
+            if newest.revision == basis.revision {
+                return outcome;
+            }
+            basis = newest;
         }
+    }
+
+    async fn find(&self) -> Result<Basis<Target>, Status> {
+        let cache = self.server.cache();
+        match claims::is_service(self.kind) {
+            // It is removed together with its addresses.
+            true => drop(cache.consistent().await.map_err(|error| status::from_cache(&error))?),
+            false => cache.settle(newest::PATIENCE).await,
+        }
+        let snapshot = cache.snapshot(&cache.resource(&self.kind.prefix));
+        match snapshot.get(&self.key) {
+            Some(object) => Ok(Basis::cached(self.read(object)?, object.revision())),
+            None => self.find_in_store().await,
+        }
+    }
+
+    async fn find_in_store(&self) -> Result<Basis<Target>, Status> {
+        let object = newest::stored(self.server, self.kind, &self.key).await?;
+        let target = object.as_ref().map(|object| self.read(object)).transpose()?;
+        Ok(Basis::newest(target, object.map(|object| object.revision())))
+    }
+
+    async fn check_and_attempt(&self, target: &Target, is_marked: bool) -> Result<Tried, Status> {
+        // The mark changed the resourceVersion: preconditions were checked before it.
+        if !is_marked {
+            self.check_preconditions(&target.current)?;
+        }
+        self.admit(target).await?;
+        self.attempt(target).await
     }
 
     /// Reads a cached object; only its metadata, if the deletion of its kind concerns nothing else.
@@ -292,7 +329,8 @@ impl Delete<'_> {
             Plan::Keep => {
                 let bytes = target.print(&current.value);
                 let shown = self.shown(&current.value, bytes, false).await?;
-                return self.done(&shown, current.revision, false);
+                let object = wire(&shown, current.revision)?;
+                return Ok(Tried::Unchanged(Deleted { object, is_gone: false }));
             }
             Plan::Remove => (current.value.clone(), false),
             Plan::Mark(value) | Plan::MarkAndRemove(value) => (value, true),
@@ -301,7 +339,8 @@ impl Delete<'_> {
         // Before the commit: if the response cannot be built, nothing is deleted.
         let shown = self.shown(&value, bytes.clone(), is_gone).await?;
         if self.options.dry_run {
-            return self.done(&shown, current.revision, is_gone);
+            let object = wire(&shown, current.revision)?;
+            return Ok(Tried::Unchanged(Deleted { object, is_gone }));
         }
         let mut marked = None;
         let mut revision = current.revision;

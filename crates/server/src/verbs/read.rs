@@ -10,6 +10,7 @@ use headwater_api::options::{Freshness, GetOptions, ListOptions, ReadAt};
 use headwater_api::token::Token;
 use headwater_api::{Object, Status};
 use headwater_cache::{Error as CacheError, Filter, Selection, Snapshot};
+use headwater_store::Key;
 use http::StatusCode;
 
 use crate::answer::body::Response;
@@ -20,7 +21,7 @@ use crate::request::call::Call;
 use crate::request::flow::limits;
 use crate::request::route::ResourcePath;
 use crate::server::Server;
-use crate::verbs::encode;
+use crate::verbs::{encode, newest};
 use crate::work::INLINE_MAX;
 
 /// GET on an object.
@@ -49,9 +50,27 @@ pub(crate) async fn find(
     resource: &ResourcePath,
     at: Freshness,
 ) -> Result<Arc<Object>, Status> {
-    let kind = &resource.kind;
-    let snapshot = fresh(server, resource, at).await?;
-    let object = snapshot.get(&resource.key()).cloned();
+    let (kind, key) = (&resource.kind, resource.key());
+    let cache = server.sampled_cache(kind).await;
+    let waited = match at {
+        Freshness::Latest => cache.consistent_within(newest::PATIENCE).await.map(drop),
+        Freshness::NotOlderThan(revision) => cache.reach(revision).await.map(drop),
+        Freshness::Any => Ok(()),
+    };
+    let object = match waited {
+        // The cache is behind.
+        Err(CacheError::TooLarge { .. }) if at == Freshness::Latest => {
+            newest::stored(server, kind, &key).await?.map(Arc::new)
+        }
+        Err(error) => return Err(status::from_cache(&error)),
+        Ok(()) => {
+            let snapshot = cache.snapshot(&cache.resource(&kind.prefix));
+            if snapshot.unreadable(&key).is_some() {
+                return Err(status::unreadable(&Key::in_collection(&kind.prefix, &key)));
+            }
+            snapshot.get(&key).cloned()
+        }
+    };
     object.ok_or_else(|| status::not_found(kind, &resource.name))
 }
 
@@ -70,6 +89,12 @@ pub(crate) async fn list(
         shard: options.shard.clone(),
     };
     let snapshot = snapshot(server, resource, &options.at).await?;
+    if snapshot.unreadable_count() > 0 {
+        let count = snapshot.unreadable_count();
+        call.warn([format!(
+            "{count} stored values of this resource cannot be read and are omitted"
+        )]);
+    }
     let bytes = limits::list_bytes(&snapshot, &filter.namespace, options.limit);
     let weight = server.stream_limits().list(bytes)?;
     let mut page = ListPage::new(snapshot, resource, filter, &options);

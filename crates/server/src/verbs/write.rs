@@ -32,6 +32,9 @@ use crate::request::call::Call;
 use crate::request::decode;
 use crate::request::route::ResourcePath;
 use crate::server::Server;
+use crate::verbs::newest::{self, Basis};
+
+const NAMESPACES: &str = "/registry/core/namespaces/";
 
 /// The maximum number of generated names to try.
 const NAME_TRIES: usize = 8;
@@ -116,8 +119,8 @@ impl Create<'_> {
     /// One attempt; `None` if a concurrent write changed what it depends on.
     async fn attempt(&mut self) -> Result<Option<Answer>, Status> {
         let kind = &self.resource.kind;
-        // A namespace that was just created must be visible.
-        self.server.cache().consistent().await.map_err(|error| status::from_cache(&error))?;
+        prepare(self.server, self.resource).await?;
+        let is_namespace_new = self.is_namespace_new().await?;
         let _passing = match &kind.definition {
             Some(custom) => Some(custom.gate.enter(kind, meta(&self.value, "name")).await?),
             None => None,
@@ -132,6 +135,7 @@ impl Create<'_> {
             cache: self.server.cache(),
             kind,
             namespace: &self.resource.namespace,
+            is_namespace_new,
             subresource: "",
             new: &mut stored,
             old: None,
@@ -153,7 +157,7 @@ impl Create<'_> {
         let mut beside = CompanionWrites(claims::beside(self.server, kind, None, Some(&stored))?);
         let forms = Forms::of(self.server.converter(), kind, stored).await?;
         if self.options.dry_run {
-            return self.dry_run(&name, forms).map(Some);
+            return self.dry_run(&name, forms).await.map(Some);
         }
         // The reference checks this in its store: validation errors come first, and a dry run may
         // have a version (S2.5).
@@ -171,11 +175,25 @@ impl Create<'_> {
         }
     }
 
-    fn dry_run(&self, name: &str, forms: Forms) -> Result<Answer, Status> {
+    /// Whether the store has the namespace, and the cache does not have it yet.
+    async fn is_namespace_new(&self) -> Result<bool, Status> {
+        let (cache, namespace) = (self.server.cache(), &self.resource.namespace);
+        let namespaces = cache.resource(NAMESPACES);
+        if namespace.is_empty() || cache.snapshot(&namespaces).get(namespace).is_some() {
+            return Ok(false);
+        }
+        let key = Key::in_collection(NAMESPACES, namespace);
+        let record = self.server.store().get(&key).await;
+        let record = record.map_err(|error| status::from_store(&error))?;
+        let object = record.and_then(|record| namespaces.object_of(&record).ok());
+        Ok(object.is_some_and(|object| !object.is_deleting()))
+    }
+
+    async fn dry_run(&self, name: &str, forms: Forms) -> Result<Answer, Status> {
         let kind = &self.resource.kind;
-        let resource = self.server.cache().resource(&kind.prefix);
-        let key = object_key(&self.resource.namespace, name);
-        if self.server.cache().snapshot(&resource).get(&key).is_some() {
+        let key = Key::in_collection(&kind.prefix, &object_key(&self.resource.namespace, name));
+        let record = self.server.store().get(&key).await;
+        if record.map_err(|error| status::from_store(&error))?.is_some() {
             return Err(status::already_exists(kind, name));
         }
         Ok(forms.answer(Revision::ZERO))
@@ -228,6 +246,17 @@ pub(crate) fn check_name(name: &str, value: &mut Value) -> Result<(), Status> {
             format!("the name of the object ({given}) does not match the name on the URL ({name})")
         }
     }))
+}
+
+/// Waits for the cache before a write: a moment, so that it has what this process wrote before. A
+/// write that depends on other objects needs them all, and waits longer.
+async fn prepare(server: &Server, resource: &ResourcePath) -> Result<(), Status> {
+    let cache = server.cache();
+    if depends_on_others(server, resource) {
+        return cache.consistent().await.map(drop).map_err(|error| status::from_cache(&error));
+    }
+    cache.settle(newest::PATIENCE).await;
+    Ok(())
 }
 
 /// Whether a write may have to be computed again although the object did not change.
@@ -341,6 +370,8 @@ pub(crate) struct Update<'a> {
 /// The outcome of one attempt.
 enum Tried {
     Done(Written),
+    /// Nothing is to be stored.
+    Unchanged(Written),
     /// Another writer was first; this is the current record.
     Again(Option<Current>),
 }
@@ -348,28 +379,52 @@ enum Tried {
 impl Update<'_> {
     /// Computes and commits; repeats until no concurrent write intervenes.
     pub(crate) async fn run(&self, mut change: impl Mutation) -> Result<Written, Status> {
-        let mut current = self.read().await?;
+        let mut basis = self.read().await?;
         loop {
-            let tried = match &current {
-                Some(current) => self.replace(current, &mut change).await?,
-                None => self.create(&mut change).await?,
+            let tried = match &basis.current {
+                Some(current) => self.replace(current, &mut change).await,
+                None => self.create(&mut change).await,
             };
-            match tried {
-                Tried::Done(written) => return Ok(written),
-                Tried::Again(now) => current = now,
+            let outcome = match tried {
+                Ok(Tried::Done(written)) => return Ok(written),
+                Ok(Tried::Again(now)) => {
+                    let revision = now.as_ref().map(|now| now.revision);
+                    basis = Basis::newest(now, revision);
+                    continue;
+                }
+                Ok(Tried::Unchanged(written)) => Ok(written),
+                Err(status) => Err(status),
+            };
+            if basis.is_newest {
+                return outcome;
             }
+            let newest = self.read_store().await?;
+            if newest.revision == basis.revision {
+                return outcome;
+            }
+            basis = newest;
         }
     }
 
-    async fn read(&self) -> Result<Option<Current>, Status> {
+    async fn read(&self) -> Result<Basis<Current>, Status> {
+        prepare(self.server, self.resource).await?;
         let cache = self.server.cache();
-        cache.consistent().await.map_err(|error| status::from_cache(&error))?;
         let resource = cache.resource(&self.resource.kind.prefix);
         let snapshot = cache.snapshot(&resource);
-        match snapshot.get(&self.resource.key()) {
-            Some(object) => self.seen(Current::of(object)?).await.map(Some),
-            None => Ok(None),
-        }
+        let Some(object) = snapshot.get(&self.resource.key()) else {
+            return self.read_store().await;
+        };
+        let current = self.seen(Current::of(object)?).await?;
+        Ok(Basis::cached(current, object.revision()))
+    }
+
+    async fn read_store(&self) -> Result<Basis<Current>, Status> {
+        let key = self.resource.key();
+        let Some(object) = newest::stored(self.server, &self.resource.kind, &key).await? else {
+            return Ok(Basis::newest(None, None));
+        };
+        let current = self.seen(Current::of(&object)?).await?;
+        Ok(Basis::newest(Some(current), Some(object.revision())))
     }
 
     /// The current object in the version that the request changes.
@@ -395,7 +450,9 @@ impl Update<'_> {
         };
         create.check_type()?;
         match create.run().await {
-            Err(status) if status.reason == "AlreadyExists" => Ok(Tried::Again(self.read().await?)),
+            Err(status) if status.reason == "AlreadyExists" => {
+                Ok(Tried::Again(self.read_store().await?.current))
+            }
             Err(status) => Err(status),
             Ok(answer) => Ok(Tried::Done(Written { code: StatusCode::CREATED, answer })),
         }
@@ -466,6 +523,7 @@ impl Update<'_> {
             cache: self.server.cache(),
             kind,
             namespace: &self.resource.namespace,
+            is_namespace_new: false,
             subresource: &self.resource.subresource,
             new: &mut new,
             old: Some(old),
@@ -492,7 +550,8 @@ impl Update<'_> {
         let is_noop = new == *old && !self.is_stale();
         if is_noop || self.options.dry_run {
             let stored = canonical(&new).into();
-            return Ok(Some(self.done(Answer { stored, revision: current.revision })));
+            let answer = Answer { stored, revision: current.revision };
+            return Ok(Some(Tried::Unchanged(self.written(answer))));
         }
         self.store(current, new, admitted.held.take_beside()).await
     }
@@ -523,7 +582,7 @@ impl Update<'_> {
             CommitOutcome::Stored(revision) => {
                 // A deleted object is returned as submitted, with its old version (S2.43).
                 let revision = if released { current.revision } else { revision };
-                Ok(Some(self.done(forms.answer(revision))))
+                Ok(Some(Tried::Done(self.written(forms.answer(revision)))))
             }
             CommitOutcome::Conflict(actual) => {
                 let Some(record) = actual else { return Ok(Some(Tried::Again(None))) };
@@ -547,8 +606,8 @@ impl Update<'_> {
         })
     }
 
-    fn done(&self, answer: Answer) -> Tried {
-        Tried::Done(Written { code: StatusCode::OK, answer })
+    fn written(&self, answer: Answer) -> Written {
+        Written { code: StatusCode::OK, answer }
     }
 
     /// Checks the resourceVersion of the request, if it has one.

@@ -14,6 +14,7 @@ mod admission_steps;
 mod audit;
 mod update;
 mod patch;
+mod behind;
 mod delete;
 mod namespaces;
 mod list;

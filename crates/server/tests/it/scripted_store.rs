@@ -1,13 +1,16 @@
-//! A store in memory that plays another client: it follows a write with writes of its own.
+//! A store in memory that plays another client: it follows a write with writes of its own. Its
+//! watches can be held back.
 
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use futures::StreamExt;
 use headwater_api::Revision;
 use headwater_store::{
     ChangeStream, Committed, Error, Key, Memory, Op, Range, RangePage, Record, Store,
     StoreCondition, Write,
 };
+use tokio::sync::watch;
 
 /// Returns the writes that follow an operation which was stored at a revision.
 type Rival = Box<dyn Fn(&Op, Revision) -> Vec<Op> + Send>;
@@ -16,12 +19,19 @@ type Rival = Box<dyn Fn(&Op, Revision) -> Vec<Op> + Send>;
 pub(crate) struct ScriptedStore {
     inner: Memory,
     rival: Mutex<Option<Rival>>,
+    /// Whether watches receive no changes.
+    is_held: watch::Sender<bool>,
 }
 
 impl ScriptedStore {
     pub(crate) fn new() -> Arc<ScriptedStore> {
-        let store = ScriptedStore { inner: Memory::default(), rival: Mutex::default() };
-        Arc::new(store)
+        let (inner, rival) = (Memory::default(), Mutex::default());
+        Arc::new(ScriptedStore { inner, rival, is_held: watch::Sender::new(false) })
+    }
+
+    /// Holds all changes back from watches, or no longer.
+    pub(crate) fn hold(&self, is_held: bool) {
+        self.is_held.send_replace(is_held);
     }
 
     /// After the next write for which `rival` returns operations, commits these one by one before
@@ -64,7 +74,15 @@ impl Store for ScriptedStore {
     }
 
     async fn watch(&self, prefix: &str, after: Revision) -> Result<ChangeStream, Error> {
-        self.inner.watch(prefix, after).await
+        let is_held = self.is_held.subscribe();
+        let changes = self.inner.watch(prefix, after).await?.then(move |batch| {
+            let mut is_held = is_held.clone();
+            async move {
+                let _ = is_held.wait_for(|is_held| !is_held).await;
+                batch
+            }
+        });
+        Ok(changes.boxed())
     }
 
     async fn compact(&self, at: Revision) -> Result<(), Error> {

@@ -1,0 +1,170 @@
+//! A cache that is behind the store, and values in the store that are not objects.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headwater_json::{Value, json};
+use headwater_store::{Action, Guard, Key, Memory, Store, Write};
+use tokio::time::Instant;
+
+use crate::api::{Api, CMS, config_map, version};
+use crate::scripted_store::ScriptedStore;
+
+fn data(name: &str, value: &str) -> Value {
+    json!({ "metadata": { "name": name }, "data": { "k": value } })
+}
+
+fn at(mut object: Value, version: &str) -> Value {
+    object["metadata"]["resourceVersion"] = version.into();
+    object
+}
+
+/// S6.6
+#[tokio::test(start_paused = true)]
+async fn writes_and_gets_do_not_wait_for_the_cache() {
+    let store = ScriptedStore::new();
+    let api = Api::in_namespace(store.clone()).await;
+    let (a, old) = (&format!("{CMS}/a"), &format!("{CMS}/old"));
+    let first = version(&api.create(CMS, &data("old", "0")).await);
+    store.hold(true);
+    let begun = Instant::now();
+
+    // An object that the cache lacks.
+    let made = version(&api.create(CMS, &data("a", "1")).await);
+    assert_eq!(api.get(a).await.is(200, "").json()["data"]["k"], "1");
+    api.post(CMS, &data("a", "2")).await.fails(
+        409,
+        "AlreadyExists",
+        "configmaps \"a\" already exists",
+    );
+    let dry = api.post(&format!("{CMS}?dryRun=All"), &data("a", "2")).await;
+    assert_eq!(dry.code, 409, "{}", dry.text());
+    let updated = api.put(a, &at(data("a", "3"), &made)).await.is(200, "").json();
+    assert_eq!(api.put(a, &at(data("a", "4"), &made)).await.code, 409);
+    api.put(a, &at(data("a", "4"), &version(&updated))).await.is(200, "");
+    assert_eq!(
+        api.merge(a, &json!({ "data": { "l": "5" } })).await.is(200, "").json()["data"],
+        json!({ "k": "4", "l": "5" })
+    );
+    api.delete(a).await.is(200, "");
+    assert_eq!(api.get(a).await.code, 404);
+    assert_eq!(api.delete(a).await.code, 404);
+    assert_eq!(api.merge(a, &json!({ "data": { "l": "6" } })).await.code, 404);
+
+    // An object that the cache has in an older version.
+    let second = version(&api.put(old, &at(data("old", "1"), &first)).await.is(200, "").json());
+    assert_eq!(api.put(old, &at(data("old", "2"), &first)).await.code, 409);
+    let third = version(&api.put(old, &at(data("old", "2"), &second)).await.is(200, "").json());
+    // For the cached version this changes nothing.
+    let back = api.merge(old, &json!({ "data": { "k": "0" } })).await.is(200, "").json();
+    assert_eq!(back["data"]["k"], "0");
+    assert_ne!(version(&back), third);
+    assert_eq!(api.get(old).await.is(200, "").json()["data"]["k"], "0");
+    let options = json!({ "preconditions": { "resourceVersion": version(&back) } });
+    api.delete_with(old, &options).await.is(200, "");
+    let again = api.create(CMS, &data("old", "7")).await;
+    let options = json!({ "preconditions": { "uid": again["metadata"]["uid"] } });
+    api.delete_with(old, &options).await.is(200, "");
+    assert_eq!(api.get(old).await.code, 404);
+
+    // A namespace that the cache lacks.
+    api.create("/api/v1/namespaces", &json!({ "metadata": { "name": "late" } })).await;
+    api.create("/api/v1/namespaces/late/configmaps", &config_map("b")).await;
+    let missing = api.post("/api/v1/namespaces/none/configmaps", &config_map("b")).await;
+    missing.fails(404, "NotFound", "namespaces \"none\" not found");
+
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    api.create(CMS, &config_map("c")).await;
+    store.hold(false);
+    let names = |list: Value| -> Vec<String> {
+        let items = list["items"].as_array().unwrap();
+        items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(api.get(CMS).await.is(200, "").json()), ["c"]);
+}
+
+/// B268, S6.22
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_value_fails_only_reads_of_its_key() {
+    let store = Arc::new(Memory::default());
+    let api = Api::in_namespace(store.clone()).await;
+    let a = api.create(CMS, &data("a", "1")).await;
+    let put = async |name: &str, value: &str| {
+        let key = Key::new(format!("/registry/core/configmaps/ns/{name}"));
+        let action = Action::Put { value: value.to_owned().into(), ttl: None };
+        store.commit(Write::one(key, Guard::Absent, action)).await.unwrap();
+    };
+    let impostor = r#"{"kind":"ConfigMap","metadata":{"name":"a","namespace":"ns"}}"#;
+    for (n, value) in
+        ["", "nonsense", "{}", "{\"metadata\":", "k8s\0\n", impostor].iter().enumerate()
+    {
+        put(&format!("broken-{n}"), value).await;
+    }
+    for api in [&api, &Api::over(store.clone()).await] {
+        let answer = api.get(CMS).await;
+        let warning = "6 stored values of this resource cannot be read and are omitted";
+        assert!(answer.header("warning").contains(warning), "{}", answer.header("warning"));
+        let list = answer.is(200, "").json();
+        assert_eq!(list["items"].as_array().unwrap().len(), 1, "{list}");
+        let found = api.get(&format!("{CMS}/a")).await.is(200, "").json();
+        assert_eq!(
+            (&found["data"], &found["metadata"]["uid"]),
+            (&a["data"], &a["metadata"]["uid"])
+        );
+        for n in 0..6 {
+            let (name, object) = (format!("broken-{n}"), format!("{CMS}/broken-{n}"));
+            let key = format!("/registry/core/configmaps/ns/{name}");
+            for answer in [
+                api.get(&object).await,
+                api.get(&format!("{object}?resourceVersion=0")).await,
+                api.put(&object, &data(&name, "2")).await,
+                api.merge(&object, &data(&name, "2")).await,
+                api.delete(&object).await,
+            ] {
+                let why = format!("the stored value of {key} cannot be read");
+                answer.fails(500, "StoreReadError", &why);
+            }
+            assert_eq!(api.post(CMS, &data(&name, "2")).await.code, 409);
+        }
+        api.merge(&format!("{CMS}/a"), &json!({ "metadata": { "labels": { "x": "y" } } }))
+            .await
+            .is(200, "");
+        api.merge(&format!("{CMS}/a"), &json!({ "metadata": { "labels": null } }))
+            .await
+            .is(200, "");
+        api.get("/readyz").await.is(200, "");
+    }
+}
+
+/// S5.1
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cache_follows_the_store_while_every_thread_of_requests_is_blocked() {
+    let store = Arc::new(Memory::default());
+    let api = Api::in_namespace(store.clone()).await;
+    let (block, blocked) = std::sync::mpsc::channel();
+    let gate = Arc::new(std::sync::RwLock::new(()));
+    let closed = gate.write().unwrap();
+    let mut workers = tokio::task::JoinSet::new();
+    for _ in 0..2 {
+        let (gate, block) = (Arc::clone(&gate), block.clone());
+        workers.spawn(async move {
+            block.send(()).unwrap();
+            drop(gate.read());
+        });
+    }
+    for _ in 0..2 {
+        blocked.recv_timeout(Duration::from_secs(60)).expect("a worker does not run");
+    }
+    let key = Key::new("/registry/core/configmaps/ns/a");
+    let value = r#"{"metadata":{"name":"a","namespace":"ns"}}"#;
+    let action = Action::Put { value: value.into(), ttl: None };
+    let at = store.commit(Write::one(key, Guard::Absent, action)).await.unwrap().last;
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while api.server.cache().applied() < at && std::time::Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    let applied = api.server.cache().applied();
+    drop(closed);
+    assert!(applied >= at, "the cache waits for the threads of requests");
+}

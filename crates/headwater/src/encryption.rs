@@ -1,158 +1,52 @@
 //! Encryption at rest: the file that configures it, and its reload.
 //!
-//! The file is Kubernetes' `EncryptionConfiguration`. When it changes, the server uses it from then on
-//! and writes the stored values again that are not in the form that it asks for. An invalid new file
-//! leaves the old keys in effect.
+//! The file is Kubernetes' `EncryptionConfiguration`. When it changes, or the key of a KMS plugin does,
+//! the server uses the new keys from then on and writes the stored values again that are not in the
+//! form that they ask for. An invalid new file, or one with a plugin that does not work, leaves the
+//! old keys in effect.
+
+mod configuration;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use headwater_schema::decode::{self, Format};
+use anyhow::{Context, Result, bail};
 use headwater_server::pki::private_file::{self, OthersMayRead};
 use headwater_store::Store;
-use headwater_store::encrypted::{CipherKey, Encrypted, Encryption, EncryptionRule, Provider};
-use serde::Deserialize;
+use headwater_store::encrypted::{Encrypted, Encryption};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
+use configuration::parse;
+
 /// How often the file is checked for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The pause before a failed rewrite is repeated.
+/// How often a KMS plugin is asked for its key.
+const ASK_EVERY: Duration = Duration::from_secs(10);
+/// How long a start waits for KMS plugins: they may be started together with the server.
+const START_WAIT: Duration = Duration::from_secs(30);
+/// The pause before a plugin is called again at the start.
+const START_RETRY: Duration = Duration::from_millis(200);
+/// The pause before a failed rewrite or a changed file is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct ConfigurationFile {
-    api_version: String,
-    kind: String,
-    resources: Vec<ResourceConfiguration>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ResourceConfiguration {
-    resources: Vec<String>,
-    providers: Vec<ProviderConfiguration>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct ProviderConfiguration {
-    identity: Option<serde::de::IgnoredAny>,
-    aesgcm: Option<KeyList>,
-    secretbox: Option<KeyList>,
-    aescbc: Option<serde::de::IgnoredAny>,
-    kms: Option<serde::de::IgnoredAny>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeyList {
-    keys: Vec<NamedSecret>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NamedSecret {
-    name: String,
-    secret: String,
-}
-
-/// Without the secret.
-impl std::fmt::Debug for NamedSecret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.name)
-    }
-}
-
-/// Reads a configuration.
-fn parse(text: &str) -> Result<Encryption> {
-    // Errors of the parsers may quote the text, and with it a key.
-    let Ok(parsed) = decode::parse(Format::Yaml, text.as_bytes()) else {
-        bail!("it is not valid YAML");
-    };
-    let Ok(file) = serde_json::from_slice::<ConfigurationFile>(parsed.value.to_string().as_bytes())
-    else {
-        bail!(
-            "it needs apiVersion, kind, and resources with providers; providers are identity, \
-             aesgcm and secretbox, the last two with keys of a name and a secret in base64"
-        );
-    };
-    ensure!(
-        file.api_version == "apiserver.config.k8s.io/v1" && file.kind == "EncryptionConfiguration",
-        "it must have apiVersion apiserver.config.k8s.io/v1 and kind EncryptionConfiguration"
-    );
-    let rules =
-        file.resources.into_iter().enumerate().map(|(index, resources)| {
-            rule(resources).with_context(|| format!("resources[{index}]"))
-        });
-    Ok(Encryption { rules: rules.collect::<Result<_>>()? })
-}
-
-fn rule(configured: ResourceConfiguration) -> Result<EncryptionRule> {
-    ensure!(!configured.resources.is_empty(), "it names no resource");
-    ensure!(!configured.providers.is_empty(), "it has no provider");
-    for pattern in &configured.resources {
-        let is_wrong = pattern.is_empty() || pattern == "*" || pattern.contains('/');
-        ensure!(
-            !is_wrong,
-            "{pattern:?} is no resource; use secrets, deployments.apps, *.apps or *.*"
-        );
-    }
-    let providers = configured.providers.into_iter().map(provider).collect::<Result<_>>()?;
-    Ok(EncryptionRule { resources: configured.resources, providers })
-}
-
-fn provider(configured: ProviderConfiguration) -> Result<Provider> {
-    match configured {
-        ProviderConfiguration { identity: Some(_), aesgcm: None, secretbox: None, .. } => {
-            Ok(Provider::Identity)
-        }
-        ProviderConfiguration { identity: None, aesgcm: Some(list), secretbox: None, .. } => {
-            keys(list, CipherKey::aes_gcm)
-        }
-        ProviderConfiguration { identity: None, aesgcm: None, secretbox: Some(list), .. } => {
-            keys(list, CipherKey::secretbox)
-        }
-        ProviderConfiguration { aescbc: Some(_), .. } => {
-            bail!("the provider aescbc is not supported; use secretbox or aesgcm")
-        }
-        ProviderConfiguration { kms: Some(_), .. } => {
-            bail!("the provider kms is not supported; use secretbox or aesgcm")
-        }
-        _ => bail!("a provider must be one of identity, aesgcm and secretbox"),
-    }
-}
-
-fn keys<E>(list: KeyList, make: impl Fn(&str, &[u8]) -> Result<CipherKey, E>) -> Result<Provider>
-where
-    E: std::error::Error + Send + Sync + 'static,
-{
-    ensure!(!list.keys.is_empty(), "a provider has no keys");
-    let read = |named: NamedSecret| {
-        let Ok(secret) = STANDARD.decode(&named.secret) else {
-            bail!("the secret of the key {:?} is not base64", named.name);
-        };
-        Ok(make(&named.name, &secret)?)
-    };
-    Ok(Provider::Keys(list.keys.into_iter().map(read).collect::<Result<_>>()?))
-}
 
 /// The encryption of a store, and the file that configures it.
 pub(crate) struct EncryptionFile {
     path: PathBuf,
     others: OthersMayRead,
     text: Zeroizing<String>,
+    /// When a valid file whose plugins do not work is tried again.
+    retry_at: Option<Instant>,
     store: Arc<Encrypted>,
 }
 
 impl EncryptionFile {
-    /// Reads the file. The store that it returns encrypts what `inner` keeps.
-    pub(crate) fn open(
+    /// Reads the file, and waits for its KMS plugins. The store that it returns encrypts what `inner`
+    /// keeps.
+    pub(crate) async fn open(
         path: &Path,
         others: OthersMayRead,
         inner: Arc<dyn Store>,
@@ -161,8 +55,9 @@ impl EncryptionFile {
         let encryption = parse(&text).with_context(|| {
             format!("the encryption configuration {} is invalid", path.display())
         })?;
+        wait_for_keys(&encryption).await?;
         let store = Arc::new(Encrypted::new(inner, encryption));
-        Ok(EncryptionFile { path: path.to_owned(), others, text, store })
+        Ok(EncryptionFile { path: path.to_owned(), others, text, retry_at: None, store })
     }
 
     /// The store that encrypts.
@@ -170,41 +65,57 @@ impl EncryptionFile {
         self.store.clone()
     }
 
-    /// Rewrites stale values, and follows changes of the file, until the server stops.
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
-        stop.run_until_cancelled(async {
+    /// Rewrites stale values, and follows changes of the file and of the plugins' keys, until the
+    /// server stops.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let (store, stale) = (Arc::clone(&self.store), Notify::new());
+        let work = async { tokio::join!(keep_keys(&store, &stale), self.follow(&stale)) };
+        stop.run_until_cancelled(work).await;
+    }
+
+    async fn follow(mut self, stale: &Notify) {
+        loop {
             self.rewrite().await;
             loop {
-                tokio::time::sleep(LOOK_EVERY).await;
-                if self.reload() {
-                    self.rewrite().await;
+                tokio::select! {
+                    () = stale.notified() => break,
+                    () = sleep(LOOK_EVERY) => if self.reload().await {
+                        break;
+                    }
                 }
             }
-        })
-        .await;
+        }
     }
 
     /// Whether a changed file is in effect.
-    fn reload(&mut self) -> bool {
+    async fn reload(&mut self) -> bool {
         // A missing file is one that is being replaced; it is read the next time.
         let Ok(text) = private_file::read(&self.path, self.others) else { return false };
-        if text == self.text {
+        let is_due = self.retry_at.is_some_and(|at| Instant::now() >= at);
+        if text == self.text && !is_due {
             return false;
         }
         self.text = text;
-        match parse(&self.text) {
-            Ok(encryption) => {
-                self.store.replace(encryption);
-                tracing::info!(path = %self.path.display(), "the encryption configuration was reloaded");
-                true
-            }
+        self.retry_at = None;
+        let path = self.path.display();
+        let encryption = match parse(&self.text) {
+            Ok(encryption) => encryption,
             Err(error) => {
                 let error = format!("{error:#}");
-                tracing::error!(error, path = %self.path.display(),
+                tracing::error!(error, %path,
                     "the changed encryption configuration is invalid; the old one stays in effect");
-                false
+                return false;
             }
+        };
+        if let Err(error) = encryption.refresh().await {
+            tracing::error!(%error, %path,
+                "the changed encryption configuration cannot be used yet; the old one stays in effect");
+            self.retry_at = Some(Instant::now() + RETRY_AFTER);
+            return false;
         }
+        self.store.replace(encryption);
+        tracing::info!(%path, "the encryption configuration was reloaded");
+        true
     }
 
     async fn rewrite(&self) {
@@ -217,54 +128,43 @@ impl EncryptionFile {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot encrypt all stored values again; trying later");
-                    tokio::time::sleep(RETRY_AFTER).await;
+                    sleep(RETRY_AFTER).await;
                 }
             }
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FILE: &str = "
-apiVersion: apiserver.config.k8s.io/v1
-kind: EncryptionConfiguration
-resources:
-- resources: [secrets, configmaps, '*.example.org']
-  providers:
-  - secretbox:
-      keys:
-      - {name: k2, secret: AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=}
-  - aesgcm:
-      keys:
-      - {name: k1, secret: AAAAAAAAAAAAAAAAAAAAAA==}
-  - identity: {}
-";
-
-    #[test]
-    fn the_file_of_kubernetes_is_read() {
-        let read = parse(FILE).unwrap();
-        assert_eq!(read.rules[0].resources, ["secrets", "configmaps", "*.example.org"]);
-        let shown = format!("{:?}", read.rules[0].providers);
-        let expected =
-            "[Keys([k8s:enc:secretbox:v1:k2:]), Keys([k8s:enc:aesgcm:v1:k1:]), Identity]";
-        assert_eq!(shown, expected);
+/// Waits until every KMS plugin has given a key.
+async fn wait_for_keys(encryption: &Encryption) -> Result<()> {
+    let until = Instant::now() + START_WAIT;
+    let mut is_waiting = false;
+    while let Err(error) = encryption.refresh().await {
+        if Instant::now() >= until {
+            bail!("{error}");
+        }
+        if !std::mem::replace(&mut is_waiting, true) {
+            tracing::warn!(%error, "waiting for a KMS plugin");
+        }
+        sleep(START_RETRY).await;
     }
+    Ok(())
+}
 
-    #[test]
-    fn an_invalid_file_is_refused_without_showing_a_key() {
-        for (from, to, expected) in [
-            ("EncryptionConfiguration", "Encryption", "kind EncryptionConfiguration"),
-            ("AAAAAAAAAAAAAAAAAAAAAA==", "AAAA", "must have 16 or 32 bytes"),
-            ("AAAAAAAAAAAAAAAAAAAAAA==", "'?'", "\"k1\" is not base64"),
-            ("identity: {}", "kms: {name: a}", "kms is not supported"),
-            ("identity: {}", "vault: {}", "providers are identity"),
-            ("[secrets, configmaps, '*.example.org']", "['*']", "is no resource"),
-        ] {
-            let error = format!("{:#}", parse(&FILE.replace(from, to)).unwrap_err());
-            assert!(error.contains(expected) && !error.contains("AAAAA"), "{error}");
+/// Asks the KMS plugins for their keys again and again.
+async fn keep_keys(store: &Encrypted, stale: &Notify) {
+    let mut is_failing = false;
+    loop {
+        sleep(ASK_EVERY).await;
+        let asked = store.refresh().await;
+        match (&asked, is_failing) {
+            (Ok(_), true) => tracing::info!("the KMS plugins work again"),
+            (Err(error), false) => tracing::error!(%error, "a KMS plugin does not work"),
+            (Ok(_), false) | (Err(_), true) => {}
+        }
+        is_failing = asked.is_err();
+        if matches!(asked, Ok(true)) {
+            stale.notify_one();
         }
     }
 }

@@ -95,7 +95,7 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     };
 
     let encryption = match &flags.encryption_provider_config {
-        Some(path) => Some(EncryptionFile::open(path, paths.others, engine.store())?),
+        Some(path) => Some(EncryptionFile::open(path, paths.others, engine.store()).await?),
         None => None,
     };
     let store = encryption.as_ref().map_or_else(|| engine.store(), EncryptionFile::store);

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use headwater_api::{Clock, SystemClock, kind};
 use headwater_cache::Cache;
+use headwater_store::StoreCondition;
 use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
@@ -321,8 +322,9 @@ impl Server {
 
     /// What the health paths report.
     pub(crate) fn health(&self) -> Health {
-        let store_trouble = self.store().condition().trouble;
-        Health { store_trouble, is_stopping: self.draining().is_cancelled() }
+        let StoreCondition { trouble, key_services, .. } = self.store().condition();
+        let is_stopping = self.draining().is_cancelled();
+        Health { store_trouble: trouble, key_services, is_stopping }
     }
 }
 

@@ -102,6 +102,7 @@ impl Session {
             trouble: self.client.trouble().or_else(|| watch_trouble.clone()),
             damage: None,
             scrubbed: Scrubbed::default(),
+            key_services: None,
         }
     }
 }

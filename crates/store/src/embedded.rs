@@ -268,7 +268,8 @@ impl Store for Embedded {
         let report = self.shared.report();
         let trouble = report.trouble.clone().or_else(|| report.full.clone());
         let (damage, scrubbed) = (report.damage.clone(), report.scrubbed);
-        StoreCondition { revision, compacted, disk_bytes, trouble, damage, scrubbed }
+        let key_services = None;
+        StoreCondition { revision, compacted, disk_bytes, trouble, damage, scrubbed, key_services }
     }
 }
 

@@ -3,9 +3,13 @@
 //! River: server writes → **encrypted** → engine; engine → **encrypted** → watch cache.
 //! Promise: the values of the configured resources are in no file, log, history or backup of the
 //! engine as plain bytes (S6.24). A value that cannot be decrypted is passed on as it is stored, so
-//! that the reader reports that one object and serves all others.
+//! that the reader reports that one object and serves all others; while a key service does not
+//! work, reads that need it fail.
 
 mod cipher;
+mod envelope;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -17,12 +21,14 @@ use headwater_api::Revision;
 
 pub use cipher::{CipherKey, InvalidKey};
 use cipher::{MARK, Unreadable};
+use envelope::EnvelopeError;
+pub use envelope::{EnvelopeKeys, KeyService, KeyServiceError, SealedSeed};
 
-use crate::change::Version;
+use crate::change::{Batch, Version};
 use crate::key::{self, Key};
 use crate::store::{
-    Action, ChangeStream, Committed, Error, Guard, Range, RangePage, Record, Store, StoreCondition,
-    Write,
+    Action, ChangeStream, Committed, Error, Guard, KeyServiceHealth, Range, RangePage, Record,
+    Store, StoreCondition, Write,
 };
 
 /// Values that are encrypted again in one step of [`Encrypted::rewrite`].
@@ -35,6 +41,23 @@ pub enum Provider {
     Identity,
     /// Encrypted; the first key writes, all keys read.
     Keys(Vec<CipherKey>),
+    /// Encrypted under keys of a key service.
+    Service(EnvelopeKeys),
+}
+
+/// What encrypts the values that are written.
+enum ValueWriter<'a> {
+    Key(&'a CipherKey),
+    Service(&'a EnvelopeKeys),
+}
+
+impl ValueWriter<'_> {
+    fn prefix(&self) -> &[u8] {
+        match self {
+            ValueWriter::Key(key) => key.prefix(),
+            ValueWriter::Service(keys) => keys.prefix(),
+        }
+    }
 }
 
 /// The providers of some resources. The first one writes, all of them read.
@@ -67,16 +90,24 @@ impl EncryptionRule {
 
     fn keys(&self) -> impl Iterator<Item = &CipherKey> {
         self.providers.iter().flat_map(|provider| match provider {
-            Provider::Identity => [].iter(),
             Provider::Keys(keys) => keys.iter(),
+            Provider::Identity | Provider::Service(_) => [].iter(),
+        })
+    }
+
+    fn services(&self) -> impl Iterator<Item = &EnvelopeKeys> {
+        self.providers.iter().filter_map(|provider| match provider {
+            Provider::Service(keys) => Some(keys),
+            Provider::Identity | Provider::Keys(_) => None,
         })
     }
 
     /// The key that writes; `None` writes plain values.
-    fn writer(&self) -> Option<&CipherKey> {
-        match self.providers.first() {
-            Some(Provider::Keys(keys)) => keys.first(),
-            Some(Provider::Identity) | None => None,
+    fn writer(&self) -> Option<ValueWriter<'_>> {
+        match self.providers.first()? {
+            Provider::Keys(keys) => keys.first().map(ValueWriter::Key),
+            Provider::Service(keys) => Some(ValueWriter::Service(keys)),
+            Provider::Identity => None,
         }
     }
 
@@ -92,46 +123,70 @@ impl Encryption {
         self.rules.iter().find(|rule| rule.names(group, resource))
     }
 
+    /// Asks every key service for its current key. Returns whether some values are written with
+    /// another key from now on, or why a service does not work.
+    pub async fn refresh(&self) -> Result<bool, Error> {
+        let (mut is_changed, mut failure) = (false, None);
+        for service in self.rules.iter().flat_map(EncryptionRule::services) {
+            match service.refresh().await {
+                Ok(changed) => is_changed |= changed,
+                Err(why) => failure = Some(why),
+            }
+        }
+        failure.map_or(Ok(is_changed), |why| Err(Error::Unavailable(why)))
+    }
+
+    /// The health of the key services; `None` without any.
+    fn key_services(&self) -> Option<KeyServiceHealth> {
+        let mut services = self.rules.iter().flat_map(EncryptionRule::services).peekable();
+        services.peek()?;
+        Some(KeyServiceHealth { trouble: services.find_map(EnvelopeKeys::trouble) })
+    }
+
     fn encrypt(&self, key: &Key, value: Bytes) -> Result<Bytes, Error> {
-        let Some(writer) = self.rule(key.as_str()).and_then(EncryptionRule::writer) else {
-            return Ok(value);
+        let sealed = match self.rule(key.as_str()).and_then(EncryptionRule::writer) {
+            None => return Ok(value),
+            Some(ValueWriter::Key(writer)) => writer
+                .encrypt(key.as_str(), &value)
+                .ok_or_else(|| Error::Unavailable(format!("cannot encrypt {key}")))?,
+            Some(ValueWriter::Service(writer)) => writer.encrypt(key.as_str(), &value)?,
         };
-        let sealed = writer.encrypt(key.as_str(), &value);
-        let sealed = sealed.ok_or_else(|| Error::Unavailable(format!("cannot encrypt {key}")))?;
         Ok(sealed.into())
     }
 
-    fn decrypt(&self, key: &Key, value: Bytes) -> Bytes {
-        match self.try_decrypt(key, &value) {
-            Ok(Some(plain)) => plain.into(),
-            Ok(None) => value,
-            Err(why) => {
+    /// The plain value; fails only if a key service does not work.
+    async fn decrypt(&self, key: &Key, value: Bytes) -> Result<Bytes, Error> {
+        match self.try_decrypt(key, &value).await {
+            Ok(Some(plain)) => Ok(plain.into()),
+            Ok(None) => Ok(value),
+            Err(EnvelopeError::Unavailable(why)) => Err(Error::Unavailable(why)),
+            Err(EnvelopeError::Unreadable(why)) => {
                 tracing::error!(%key, "cannot decrypt a stored value: {why}");
                 // It is no JSON; the reader reports this object as unreadable.
-                match value.starts_with(MARK) {
+                Ok(match value.starts_with(MARK) {
                     true => value,
                     false => Bytes::from_static(MARK),
-                }
+                })
             }
         }
     }
 
     /// The plain value, if the stored one is not plain.
-    fn try_decrypt(&self, key: &Key, value: &[u8]) -> Result<Option<Vec<u8>>, String> {
+    async fn try_decrypt(&self, key: &Key, value: &[u8]) -> Result<Option<Vec<u8>>, EnvelopeError> {
         let rule = self.rule(key.as_str());
         if !value.starts_with(MARK) {
             return match rule {
                 // Somebody who may write to the engine, and does not know the key, wrote it.
                 Some(rule) if !rule.reads_plain() && !value.is_empty() => {
-                    Err("it is plain, and the providers of its resource do not include identity"
-                        .into())
+                    let why =
+                        "it is plain, and the providers of its resource do not include identity";
+                    Err(EnvelopeError::Unreadable(why.into()))
                 }
                 _ => Ok(None),
             };
         }
-        let keys = rule.into_iter().flat_map(EncryptionRule::keys);
         let mut failure = Unreadable::UnknownKey;
-        for cipher in keys {
+        for cipher in rule.into_iter().flat_map(EncryptionRule::keys) {
             if let Some(sealed) = value.strip_prefix(cipher.prefix()) {
                 match cipher.decrypt(key.as_str(), sealed) {
                     Ok(plain) => return Ok(Some(plain)),
@@ -139,20 +194,47 @@ impl Encryption {
                 }
             }
         }
-        Err(failure.to_string())
+        for service in rule.into_iter().flat_map(EncryptionRule::services) {
+            if let Some(sealed) = value.strip_prefix(service.prefix()) {
+                return service.decrypt(key.as_str(), sealed).await.map(Some);
+            }
+        }
+        Err(EnvelopeError::Unreadable(failure.to_string()))
     }
 
     /// Whether a value would be stored in another form if it were written now.
     fn is_stale(&self, key: &Key, stored: &[u8]) -> bool {
-        match self.rule(key.as_str()).and_then(EncryptionRule::writer) {
-            Some(writer) => !stored.starts_with(writer.prefix()),
-            None => stored.starts_with(MARK),
+        let Some(writer) = self.rule(key.as_str()).and_then(EncryptionRule::writer) else {
+            return stored.starts_with(MARK);
+        };
+        let Some(sealed) = stored.strip_prefix(writer.prefix()) else { return true };
+        match writer {
+            ValueWriter::Key(_) => false,
+            ValueWriter::Service(keys) => keys.is_stale(sealed),
         }
     }
 
-    fn record(&self, record: Record) -> Record {
-        let value = self.decrypt(&record.key, record.value);
-        Record { value, ..record }
+    async fn record(&self, record: Record) -> Result<Record, Error> {
+        let value = self.decrypt(&record.key, record.value).await?;
+        Ok(Record { value, ..record })
+    }
+
+    async fn records(&self, records: Vec<Record>) -> Result<Vec<Record>, Error> {
+        let mut plain = Vec::with_capacity(records.len());
+        for record in records {
+            plain.push(self.record(record).await?);
+        }
+        Ok(plain)
+    }
+
+    async fn batch(&self, mut batch: Batch) -> Result<Batch, Error> {
+        for change in &mut batch.changes {
+            change.value = self.decrypt(&change.key, std::mem::take(&mut change.value)).await?;
+            if let Some(Version { value, .. }) = &mut change.prev {
+                *value = self.decrypt(&change.key, std::mem::take(value)).await?;
+            }
+        }
+        Ok(batch)
     }
 }
 
@@ -174,6 +256,12 @@ impl Encrypted {
         self.encryption.store(Arc::new(encryption));
     }
 
+    /// Asks the key services for their current keys. Returns whether stored values should be
+    /// rewritten.
+    pub async fn refresh(&self) -> Result<bool, Error> {
+        self.encryption.load_full().refresh().await
+    }
+
     /// Writes every value again that is not in the form in which it would be written now. Returns
     /// their number. Values with a time to live are left to expire. A value that another write
     /// changes meanwhile is in the new form already.
@@ -189,9 +277,16 @@ impl Encrypted {
                 if expires(&record.key) || !encryption.is_stale(&record.key, &record.value) {
                     continue;
                 }
-                let Ok(plain) = encryption.try_decrypt(&record.key, &record.value) else {
-                    tracing::error!(key = %record.key, "cannot decrypt a stored value; it is not rewritten");
-                    continue;
+                let plain = match encryption.try_decrypt(&record.key, &record.value).await {
+                    Ok(plain) => plain,
+                    Err(EnvelopeError::Unavailable(why)) => return Err(Error::Unavailable(why)),
+                    Err(EnvelopeError::Unreadable(why)) => {
+                        tracing::error!(
+                            key = %record.key,
+                            "cannot decrypt a stored value; it is not rewritten: {why}"
+                        );
+                        continue;
+                    }
                 };
                 let plain = plain.map_or(record.value, Bytes::from);
                 let value = encryption.encrypt(&record.key, plain)?;
@@ -225,15 +320,16 @@ impl Store for Encrypted {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Record>, Error> {
-        let found = self.inner.get(key).await?;
-        Ok(found.map(|record| self.encryption.load().record(record)))
+        match self.inner.get(key).await? {
+            Some(record) => self.encryption.load_full().record(record).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     async fn range(&self, range: Range) -> Result<RangePage, Error> {
-        let mut page = self.inner.range(range).await?;
-        let encryption = self.encryption.load();
-        page.records = page.records.into_iter().map(|record| encryption.record(record)).collect();
-        Ok(page)
+        let RangePage { records, revision, more } = self.inner.range(range).await?;
+        let records = self.encryption.load_full().records(records).await?;
+        Ok(RangePage { records, revision, more })
     }
 
     async fn commit(&self, mut write: Write) -> Result<Committed, Error> {
@@ -245,29 +341,21 @@ impl Store for Encrypted {
                 }
             }
         }
-        let committed = self.inner.commit(write).await;
-        committed.map_err(|error| match error {
-            Error::Conflict { key, actual } => {
-                let actual = actual.map(|record| self.encryption.load().record(record));
-                Error::Conflict { key, actual }
+        match self.inner.commit(write).await {
+            Err(Error::Conflict { key, actual: Some(actual) }) => {
+                let actual = self.encryption.load_full().record(actual).await?;
+                Err(Error::Conflict { key, actual: Some(actual) })
             }
-            error => error,
-        })
+            committed => committed,
+        }
     }
 
     async fn watch(&self, prefix: &str, after: Revision) -> Result<ChangeStream, Error> {
         let changes = self.inner.watch(prefix, after).await?;
         let encryption = Arc::clone(&self.encryption);
-        let decrypted = changes.map(move |batch| {
-            let mut batch = batch?;
-            let encryption = encryption.load();
-            for change in &mut batch.changes {
-                change.value = encryption.decrypt(&change.key, std::mem::take(&mut change.value));
-                if let Some(Version { value, .. }) = &mut change.prev {
-                    *value = encryption.decrypt(&change.key, std::mem::take(value));
-                }
-            }
-            Ok(batch)
+        let decrypted = changes.then(move |batch| {
+            let encryption = encryption.load_full();
+            async move { encryption.batch(batch?).await }
         });
         Ok(decrypted.boxed())
     }
@@ -277,117 +365,7 @@ impl Store for Encrypted {
     }
 
     fn condition(&self) -> StoreCondition {
-        self.inner.condition()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::memory::Memory;
-
-    fn aes(name: &str, byte: u8) -> Provider {
-        Provider::Keys(vec![CipherKey::aes_gcm(name, &[byte; 32]).unwrap()])
-    }
-
-    fn secrets(providers: Vec<Provider>) -> Encryption {
-        Encryption { rules: vec![EncryptionRule { resources: vec!["secrets".into()], providers }] }
-    }
-
-    fn put(key: &str, guard: Guard) -> Write {
-        let action = Action::Put { value: Bytes::from_static(b"{\"a\":1}"), ttl: None };
-        Write::one(Key::new(key), guard, action)
-    }
-
-    const SECRET: &str = "/registry/core/secrets/ns/a";
-    const MAP: &str = "/registry/core/configmaps/ns/a";
-
-    async fn stored(store: &dyn Store, key: &str) -> Bytes {
-        store.get(&Key::new(key)).await.unwrap().unwrap().value
-    }
-
-    /// S6.24
-    #[tokio::test]
-    async fn values_of_the_configured_resources_are_encrypted() {
-        let inner = Arc::new(Memory::default());
-        let store = Encrypted::new(inner.clone(), secrets(vec![aes("k", 1), Provider::Identity]));
-        let mut watch = store.watch(key::ROOT, crate::FIRST).await.unwrap();
-        for key in [SECRET, MAP] {
-            store.commit(put(key, Guard::Absent)).await.unwrap();
-            let change = watch.next().await.unwrap().unwrap().changes.remove(0);
-            assert_eq!(change.value, "{\"a\":1}");
-            assert_eq!(stored(&store, key).await, "{\"a\":1}");
-        }
-        assert!(stored(&*inner, SECRET).await.starts_with(b"k8s:enc:aesgcm:v1:k:"));
-        assert_eq!(stored(&*inner, MAP).await, "{\"a\":1}");
-        let all =
-            store.range(Range { prefix: key::ROOT.into(), ..Range::default() }).await.unwrap();
-        assert!(all.records.iter().all(|record| record.value == "{\"a\":1}"));
-        // A conflict returns the plain value.
-        match store.commit(put(SECRET, Guard::Absent)).await.unwrap_err() {
-            Error::Conflict { actual, .. } => assert_eq!(actual.unwrap().value, "{\"a\":1}"),
-            other => panic!("{other}"),
-        }
-        // So do deletes, with the previous value.
-        let revision = store.get(&Key::new(SECRET)).await.unwrap().unwrap().revision;
-        let delete = Write::one(Key::new(SECRET), Guard::At(revision), Action::Delete);
-        store.commit(delete).await.unwrap();
-        let change = watch.next().await.unwrap().unwrap().changes.remove(0);
-        assert_eq!(change.prev.unwrap().value, "{\"a\":1}");
-    }
-
-    #[tokio::test]
-    async fn rotation_reads_with_old_keys_and_rewrites_with_the_first() {
-        let inner = Arc::new(Memory::default());
-        let store = Encrypted::new(inner.clone(), secrets(vec![Provider::Identity]));
-        store.commit(put(SECRET, Guard::Absent)).await.unwrap();
-        assert_eq!(stored(&*inner, SECRET).await, "{\"a\":1}");
-        for (providers, prefix) in [
-            (vec![aes("new", 2), Provider::Identity], "k8s:enc:aesgcm:v1:new:"),
-            (vec![aes("newer", 3), aes("new", 2)], "k8s:enc:aesgcm:v1:newer:"),
-            (vec![Provider::Identity, aes("newer", 3)], "{\"a\":1}"),
-        ] {
-            store.replace(secrets(providers));
-            assert_eq!(stored(&store, SECRET).await, "{\"a\":1}");
-            assert_eq!(store.rewrite().await.unwrap(), 1);
-            assert_eq!(store.rewrite().await.unwrap(), 0);
-            assert!(stored(&*inner, SECRET).await.starts_with(prefix.as_bytes()), "{prefix}");
-            assert_eq!(stored(&store, SECRET).await, "{\"a\":1}");
-        }
-    }
-
-    #[tokio::test]
-    async fn an_unreadable_value_is_passed_on_and_harms_no_other() {
-        let inner = Arc::new(Memory::default());
-        let store = Encrypted::new(inner.clone(), secrets(vec![aes("k", 1)]));
-        inner.commit(put(SECRET, Guard::Absent)).await.unwrap();
-        store.commit(put("/registry/core/secrets/ns/b", Guard::Absent)).await.unwrap();
-        // Plain bytes are not accepted without the identity provider.
-        assert_eq!(stored(&store, SECRET).await, MARK);
-        assert_eq!(stored(&store, "/registry/core/secrets/ns/b").await, "{\"a\":1}");
-        store.replace(secrets(vec![aes("other", 1), Provider::Identity]));
-        assert!(stored(&store, "/registry/core/secrets/ns/b").await.starts_with(MARK));
-        assert_eq!(stored(&store, SECRET).await, "{\"a\":1}");
-    }
-
-    #[test]
-    fn the_first_rule_that_names_a_resource_decides() {
-        let rule = |resources: &[&str]| EncryptionRule {
-            resources: resources.iter().map(|name| (*name).to_owned()).collect(),
-            providers: Vec::new(),
-        };
-        let names =
-            |pattern: &str, group: &str, resource: &str| rule(&[pattern]).names(group, resource);
-        assert!(names("secrets", "core", "secrets") && !names("secrets", "apps", "secrets"));
-        assert!(names("deployments.apps", "apps", "deployments"));
-        assert!(names("*.apps", "apps", "x") && !names("*.apps", "core", "x"));
-        assert!(names("*.", "core", "pods") && !names("*.", "apps", "pods"));
-        assert!(
-            names("*.*", "a.example.org", "x") && names("*.a.example.org", "a.example.org", "x")
-        );
-        let all = Encryption { rules: vec![rule(&["secrets"]), rule(&["*.*"])] };
-        let found = all.rule(SECRET).unwrap();
-        assert_eq!(found.resources, ["secrets"]);
-        assert_eq!(all.rule(MAP).unwrap().resources, ["*.*"]);
+        let key_services = self.encryption.load().key_services();
+        StoreCondition { key_services, ..self.inner.condition() }
     }
 }

@@ -18,6 +18,6 @@ pub use headwater_api::Revision;
 pub use key::Key;
 pub use memory::{Memory, Options as MemoryOptions};
 pub use store::{
-    Action, ChangeStream, Committed, Error, FIRST, Guard, Op, Range, RangePage, Record, Scrubbed,
-    Store, StoreCondition, Write,
+    Action, ChangeStream, Committed, Error, FIRST, Guard, KeyServiceHealth, Op, Range, RangePage,
+    Record, Scrubbed, Store, StoreCondition, Write,
 };

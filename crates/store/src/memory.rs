@@ -150,6 +150,7 @@ impl Store for Memory {
             trouble: None,
             damage: None,
             scrubbed: Scrubbed::default(),
+            key_services: None,
         }
     }
 }

@@ -238,6 +238,15 @@ pub struct StoreCondition {
     pub damage: Option<String>,
     /// What was read again since the start to look for damage.
     pub scrubbed: Scrubbed,
+    /// The key services that encrypt stored values, if some do.
+    pub key_services: Option<KeyServiceHealth>,
+}
+
+/// The health of all key services together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyServiceHealth {
+    /// Why one does not work, if so.
+    pub trouble: Option<String>,
 }
 
 /// The progress of the search for damage in stored data; zero for a store that does not search.

@@ -93,6 +93,11 @@ impl EtcdCluster {
         self.members.iter().map(|m| format!("{scheme}://127.0.0.1:{}", m.client_port)).collect()
     }
 
+    /// The directory with the data of all members.
+    pub fn data(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// The client port of a member.
     pub fn port(&self, member: usize) -> u16 {
         self.members[member].client_port

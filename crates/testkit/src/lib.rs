@@ -1,4 +1,5 @@
-//! Test support for this workspace: the store contract, a model, history checks, etcd, a proxy.
+//! Test support for this workspace: the store contract, a model, history checks, etcd, a KMS plugin, a
+//! proxy.
 
 pub mod contract;
 pub mod model;
@@ -9,6 +10,7 @@ pub mod cached_store;
 pub mod ports;
 pub mod tools;
 pub mod etcd;
+pub mod kms;
 pub mod proxy;
 
 pub use owning_store::OwningStore;

@@ -1,8 +1,6 @@
 //! The commands `backup`, `restore`, `verify` and `compact` with a running server.
 
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Output;
 
@@ -118,81 +116,4 @@ fn a_read_before_the_compacted_revision_returns_410() {
     check(&case.command(&["compact", "--revision", newest]), 0, newest);
     let gone = case.server.get("/api/v1/namespaces?resourceVersion=2&resourceVersionMatch=Exact");
     assert!(gone.starts_with("HTTP/1.1 410 "), "{gone}");
-}
-
-/// An encryption configuration for Secrets with these AES-GCM keys, written to a private file.
-fn write_keys(path: &Path, keys: &[(&str, &str)]) {
-    let rows: Vec<String> = keys
-        .iter()
-        .map(|(name, secret)| format!("{{\"name\": {name:?}, \"secret\": {secret:?}}}"))
-        .collect();
-    let text = format!(
-        "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n\
-         - resources: [secrets]\n  providers:\n  - aesgcm: {{keys: [{}]}}\n  - identity: {{}}\n",
-        rows.join(", ")
-    );
-    let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path).unwrap();
-    file.write_all(text.as_bytes()).unwrap();
-}
-
-/// Whether a file below the directory contains these bytes.
-fn contains(directory: &Path, bytes: &[u8]) -> bool {
-    fs::read_dir(directory).unwrap().any(|entry| {
-        let path = entry.unwrap().path();
-        match path.is_dir() {
-            true => contains(&path, bytes),
-            false => fs::read(&path).unwrap().windows(bytes.len()).any(|window| window == bytes),
-        }
-    })
-}
-
-fn revision_of(answer: &str) -> String {
-    let (_, rest) = answer.split_once("\"resourceVersion\":\"").unwrap();
-    rest.split('"').next().unwrap().to_owned()
-}
-
-/// S6.24: a secret is in no file of the data directory and in no backup, and a changed key is in
-/// effect without a restart.
-#[test]
-fn an_encrypted_secret_is_in_no_file_and_its_key_can_be_rotated() {
-    const SECRETS: &str = "/api/v1/namespaces/default/secrets";
-    const OLD: (&str, &str) = ("old", "AAECAwQFBgcICQoLDA0ODw==");
-    const NEW: (&str, &str) = ("new", "EBESExQVFhcYGRobHB0eHw==");
-    let dir = tempfile::tempdir().unwrap();
-    let (data, config) = (dir.path().join("data"), dir.path().join("keys.yaml"));
-    let flags = ["--data-dir", text(&data), "--encryption-provider-config", text(&config)];
-    write_keys(&config, &[OLD]);
-    let server = Process::serve(&flags);
-    // "c3VwZXJzZWNyZXQ=" is the base64 of "supersecret".
-    let made = server.post(SECRETS, r#"{"metadata":{"name":"s"},"data":{"p":"c3VwZXJzZWNyZXQ="}}"#);
-    assert!(made.contains("201 Created"), "{made}");
-    let plain = server.post(
-        "/api/v1/namespaces/default/configmaps",
-        r#"{"metadata":{"name":"m"},"data":{"p":"readable"}}"#,
-    );
-    assert!(plain.contains("201 Created"), "{plain}");
-    let backup = dir.path().join("backup");
-    let kubeconfig = data.join("admin.kubeconfig");
-    check(&run(&["backup", text(&backup), "--kubeconfig", text(&kubeconfig)]), 0, "");
-    for secret in [&b"supersecret"[..], b"c3VwZXJzZWNyZXQ"] {
-        assert!(!contains(dir.path(), secret));
-    }
-    assert!(contains(dir.path(), b"readable"));
-    assert!(contains(&data, b"k8s:enc:aesgcm:v1:old:"));
-
-    // The new key writes; the old one still reads.
-    let before = revision_of(&server.get(&format!("{SECRETS}/s")));
-    write_keys(&config, &[NEW, OLD]);
-    while revision_of(&server.get(&format!("{SECRETS}/s"))) == before {
-        std::thread::yield_now();
-    }
-    assert!(contains(&data, b"k8s:enc:aesgcm:v1:new:"));
-    drop(server);
-    // Now nothing needs the old key.
-    write_keys(&config, &[NEW]);
-    let server = Process::serve(&flags);
-    let read = server.get(&format!("{SECRETS}/s"));
-    assert!(read.contains("c3VwZXJzZWNyZXQ="), "{read}");
-    assert!(!contains(&data, b"c3VwZXJzZWNyZXQ"));
 }

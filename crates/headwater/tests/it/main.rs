@@ -10,6 +10,7 @@ mod credentials;
 mod data;
 mod dev;
 mod dev_kill;
+mod encryption;
 mod envtest;
 mod etcd;
 mod kill_loop;

@@ -92,6 +92,14 @@ impl Process {
         ))
     }
 
+    /// Deletes an object over plain HTTP.
+    pub(crate) fn delete(&self, path: &str) -> String {
+        self.ask(&format!(
+            "DELETE {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: 0\r\n\r\n"
+        ))
+    }
+
     fn ask(&self, request: &str) -> String {
         let mut socket = self.connect();
         socket.write_all(request.as_bytes()).unwrap();

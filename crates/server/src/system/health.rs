@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use headwater_store::KeyServiceHealth;
 use http::StatusCode;
 use http::header::X_CONTENT_TYPE_OPTIONS;
 
@@ -14,6 +15,8 @@ use crate::answer::body::{self, Response};
 pub(crate) struct Health {
     /// Why the store does not work, if so.
     pub(crate) store_trouble: Option<String>,
+    /// The health of the key services, if stored values are encrypted with any.
+    pub(crate) key_services: Option<KeyServiceHealth>,
     /// Whether the server has begun to stop.
     pub(crate) is_stopping: bool,
 }
@@ -37,8 +40,8 @@ impl Health {
         })
     }
 
-    /// The checks of an endpoint. A store that does not work and a stop are no reasons to restart
-    /// the process, so only `readyz` has them.
+    /// The checks of an endpoint. A store or a key service that does not work and a stop are no
+    /// reasons to restart the process, so only `readyz` has them.
     fn checks(&self, endpoint: &str) -> Option<Vec<Check>> {
         let ping = ("ping", None);
         match endpoint {
@@ -46,7 +49,15 @@ impl Health {
             "readyz" => {
                 let stopping = self.is_stopping.then(|| "the process is shutting down".to_owned());
                 let storage = ("storage", self.store_trouble.clone());
-                Some(vec![ping, storage, ("shutdown", stopping)])
+                let keys = self.key_services.clone();
+                let keys = keys.map(|services| ("kms-providers", services.trouble));
+                Some(
+                    [ping, storage]
+                        .into_iter()
+                        .chain(keys)
+                        .chain([("shutdown", stopping)])
+                        .collect(),
+                )
             }
             _ => None,
         }
@@ -113,7 +124,7 @@ mod tests {
 
     fn health(store_works: bool) -> Health {
         let store_trouble = (!store_works).then(|| "disk full".to_owned());
-        Health { store_trouble, is_stopping: false }
+        Health { store_trouble, key_services: None, is_stopping: false }
     }
 
     #[track_caller]
@@ -166,6 +177,23 @@ mod tests {
         check(&health, "/readyz/storage", 500, "internal server error: reason withheld\n");
         check(&health, "/readyz?exclude=storage", 200, "ok");
         check(&health, "/livez", 200, "ok");
+    }
+
+    #[test]
+    fn key_services_are_a_check_where_they_are_configured() {
+        let with = |trouble: Option<&str>| Health {
+            key_services: Some(KeyServiceHealth { trouble: trouble.map(str::to_owned) }),
+            ..health(true)
+        };
+        let text = "[+]ping ok\n[+]storage ok\n[+]kms-providers ok\n[+]shutdown ok\n\
+                    readyz check passed\n";
+        check(&with(None), "/readyz?verbose", 200, text);
+        let failing = with(Some("the HSM is closed"));
+        let text = "[+]ping ok\n[+]storage ok\n[-]kms-providers failed: reason withheld\n\
+                    [+]shutdown ok\nreadyz check failed\n";
+        check(&failing, "/readyz", 500, text);
+        check(&failing, "/livez", 200, "ok");
+        check(&health(true), "/readyz/kms-providers", 404, "404 page not found\n");
     }
 
     #[test]

@@ -79,11 +79,7 @@ impl CipherKey {
     }
 
     fn named(kind: &str, name: &str, cipher: Cipher) -> Result<CipherKey, InvalidKey> {
-        if name.is_empty() || name.contains(':') {
-            let why = "needs a name without \":\"".to_owned();
-            return Err(InvalidKey { name: name.to_owned(), why });
-        }
-        Ok(CipherKey { prefix: format!("k8s:enc:{kind}:v1:{name}:").into_bytes(), cipher })
+        Ok(CipherKey { prefix: prefix(&format!("{kind}:v1"), name)?, cipher })
     }
 
     pub(super) fn prefix(&self) -> &[u8] {
@@ -94,18 +90,7 @@ impl CipherKey {
     pub(super) fn encrypt(&self, object: &str, value: &[u8]) -> Option<Vec<u8>> {
         let mut out = self.prefix.clone();
         match &self.cipher {
-            Cipher::AesGcm(key) => {
-                let nonce = random::<NONCE_LEN>()?;
-                let mut sealed = value.to_vec();
-                let tag = key.seal_in_place_separate_tag(
-                    Nonce::assume_unique_for_key(nonce),
-                    Aad::from(object.as_bytes()),
-                    &mut sealed,
-                );
-                out.extend_from_slice(&nonce);
-                out.extend_from_slice(&sealed);
-                out.extend_from_slice(tag.ok()?.as_ref());
-            }
+            Cipher::AesGcm(key) => seal(key, object, value, &mut out)?,
             Cipher::Secretbox(cipher) => {
                 let nonce = random::<BOX_NONCE_LEN>()?;
                 let mut plain = Vec::with_capacity(object.len() + 1 + value.len());
@@ -123,16 +108,7 @@ impl CipherKey {
     /// The value of an object; `sealed` is what follows the prefix.
     pub(super) fn decrypt(&self, object: &str, sealed: &[u8]) -> Result<Vec<u8>, Unreadable> {
         match &self.cipher {
-            Cipher::AesGcm(key) => {
-                let (nonce, sealed) =
-                    sealed.split_first_chunk::<NONCE_LEN>().ok_or(Unreadable::NotAuthentic)?;
-                let mut open = sealed.to_vec();
-                let nonce = Nonce::assume_unique_for_key(*nonce);
-                let opened = key.open_in_place(nonce, Aad::from(object.as_bytes()), &mut open);
-                let len = opened.map_err(|_| Unreadable::NotAuthentic)?.len();
-                open.truncate(len);
-                Ok(open)
-            }
+            Cipher::AesGcm(key) => open(key, object, sealed),
             Cipher::Secretbox(cipher) => {
                 let (nonce, sealed) =
                     sealed.split_first_chunk::<BOX_NONCE_LEN>().ok_or(Unreadable::NotAuthentic)?;
@@ -149,7 +125,45 @@ impl CipherKey {
     }
 }
 
-fn random<const N: usize>() -> Option<[u8; N]> {
+/// What the values of a named key begin with.
+pub(super) fn prefix(kind: &str, name: &str) -> Result<Vec<u8>, InvalidKey> {
+    if name.is_empty() || name.contains(':') {
+        let why = "needs a name without \":\"".to_owned();
+        return Err(InvalidKey { name: name.to_owned(), why });
+    }
+    Ok(format!("k8s:enc:{kind}:{name}:").into_bytes())
+}
+
+/// Appends a nonce and the value of an object, encrypted with AES-GCM; `None` if the system has no
+/// randomness.
+pub(super) fn seal(key: &LessSafeKey, object: &str, value: &[u8], out: &mut Vec<u8>) -> Option<()> {
+    let nonce = random::<NONCE_LEN>()?;
+    let mut sealed = value.to_vec();
+    let tag = key.seal_in_place_separate_tag(
+        Nonce::assume_unique_for_key(nonce),
+        Aad::from(object.as_bytes()),
+        &mut sealed,
+    );
+    out.extend_from_slice(&nonce);
+    out.extend_from_slice(&sealed);
+    out.extend_from_slice(tag.ok()?.as_ref());
+    Some(())
+}
+
+/// The value of an object that [`seal`] has encrypted.
+pub(super) fn open(key: &LessSafeKey, object: &str, sealed: &[u8]) -> Result<Vec<u8>, Unreadable> {
+    let (nonce, sealed) =
+        sealed.split_first_chunk::<NONCE_LEN>().ok_or(Unreadable::NotAuthentic)?;
+    let mut open = sealed.to_vec();
+    let nonce = Nonce::assume_unique_for_key(*nonce);
+    let opened = key.open_in_place(nonce, Aad::from(object.as_bytes()), &mut open);
+    let len = opened.map_err(|_| Unreadable::NotAuthentic)?.len();
+    open.truncate(len);
+    Ok(open)
+}
+
+/// Bytes that nobody can predict; `None` if the system has no randomness.
+pub(super) fn random<const N: usize>() -> Option<[u8; N]> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).ok()?;
     Some(bytes)

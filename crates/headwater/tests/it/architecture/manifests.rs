@@ -10,6 +10,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("schema", &["json", "api", "cel"]),
     ("store", &["json", "api"]),
     ("store-etcd", &["json", "api", "store"]),
+    ("kms", &["json", "api", "store"]),
     ("cache", &["json", "api", "store"]),
     ("server", &["json", "api", "cel", "schema", "store", "cache"]),
     ("recording", &["json", "api", "schema", "store"]),

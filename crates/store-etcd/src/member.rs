@@ -11,9 +11,10 @@ use tonic::client::Grpc;
 use tonic::codec::Streaming;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic_prost::ProstCodec;
 
 use crate::call_error::innermost;
-use crate::proto::{EtcdResponse, ProtobufCodec, WATCH, WatchRequest, WatchResponse};
+use crate::proto::{EtcdResponse, WATCH, WatchRequest, WatchResponse};
 
 /// TLS credentials in PEM format.
 #[derive(Clone, Default)]
@@ -107,7 +108,7 @@ impl Member {
         grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
         let request = tonic::Request::from_parts(metadata, tonic::Extensions::default(), request);
         let path = PathAndQuery::from_static(path);
-        let response = grpc.unary(request, path, ProtobufCodec::<Req, Res>::default()).await?;
+        let response = grpc.unary(request, path, ProstCodec::<Req, Res>::default()).await?;
         Ok(response.into_inner())
     }
 
@@ -127,7 +128,7 @@ impl Member {
             stream::unfold(requests, async |mut requests| Some((requests.recv().await?, requests)));
         let request = tonic::Request::from_parts(metadata, tonic::Extensions::default(), requests);
         let path = PathAndQuery::from_static(WATCH);
-        let response = grpc.streaming(request, path, ProtobufCodec::default()).await?;
+        let response = grpc.streaming(request, path, ProstCodec::default()).await?;
         Ok(response.into_inner())
     }
 }

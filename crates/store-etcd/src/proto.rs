@@ -1,14 +1,10 @@
-//! The subset of etcd's gRPC messages that we use, and their codec.
+//! The subset of etcd's gRPC messages that we use.
 //!
 //! They are declared by hand, with the field numbers of etcd's public API (`rpc.proto`,
 //! `kv.proto`), so that the build generates no code.
 
-use std::marker::PhantomData;
-
 use bytes::Bytes;
 use prost::Message;
-use tonic::Status;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
 pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
 pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
@@ -308,46 +304,4 @@ pub(crate) struct AuthenticateResponse {
     pub(crate) header: Option<Header>,
     #[prost(string, tag = "2")]
     pub(crate) token: String,
-}
-
-/// The Protobuf codec for gRPC.
-pub(crate) struct ProtobufCodec<Req, Res>(PhantomData<(Req, Res)>);
-
-impl<Req, Res> Default for ProtobufCodec<Req, Res> {
-    fn default() -> ProtobufCodec<Req, Res> {
-        ProtobufCodec(PhantomData)
-    }
-}
-
-impl<Req: Message + 'static, Res: Message + Default + 'static> Codec for ProtobufCodec<Req, Res> {
-    type Encode = Req;
-    type Decode = Res;
-    type Encoder = ProtobufCodec<Req, Res>;
-    type Decoder = ProtobufCodec<Req, Res>;
-
-    fn encoder(&mut self) -> Self::Encoder {
-        ProtobufCodec::default()
-    }
-
-    fn decoder(&mut self) -> Self::Decoder {
-        ProtobufCodec::default()
-    }
-}
-
-impl<Req: Message, Res> Encoder for ProtobufCodec<Req, Res> {
-    type Item = Req;
-    type Error = Status;
-
-    fn encode(&mut self, item: Req, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        item.encode(buffer).map_err(|error| Status::internal(error.to_string()))
-    }
-}
-
-impl<Req, Res: Message + Default> Decoder for ProtobufCodec<Req, Res> {
-    type Item = Res;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Res>, Status> {
-        Res::decode(buffer).map(Some).map_err(|error| Status::internal(error.to_string()))
-    }
 }

@@ -75,6 +75,8 @@ pub struct Representation {
     pub managed_fields: ManagedFields,
     /// Whether a watch may send deltas (`delta=v1`).
     pub deltas: bool,
+    /// Whether a watch sends its first bookmark as soon as it has caught up (`bookmark=prompt`).
+    pub prompt_bookmark: bool,
 }
 
 /// The type of a request.
@@ -219,6 +221,8 @@ impl Representation {
                 && !is_table
                 && encoding == Encoding::Json
                 && clause.get("delta") == Some(DELTA_VERSION),
+            prompt_bookmark: endpoint == Endpoint::Watch
+                && clause.get("bookmark") == Some("prompt"),
         })
     }
 

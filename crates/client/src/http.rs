@@ -8,6 +8,7 @@
 mod bases;
 mod decode;
 mod list_body;
+pub(crate) mod raw;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -52,6 +53,9 @@ pub struct Options {
     pub stall: Duration,
     /// Whether watches may receive deltas; only of objects that keep their text.
     pub deltas: bool,
+    /// Whether a watch asks for its first bookmark as soon as it has caught up. Servers that do not know
+    /// the parameter send bookmarks as usual.
+    pub prompt_bookmark: bool,
 }
 
 /// The default maximum length of a frame or item.
@@ -67,6 +71,7 @@ impl Default for Options {
             component: "unnamed".to_owned(),
             stall: Duration::from_secs(90),
             deltas: true,
+            prompt_bookmark: false,
         }
     }
 }
@@ -233,9 +238,10 @@ impl Endpoint {
         let drop =
             if self.options.strip.managed_fields { ";drop=metadata.managedFields" } else { "" };
         let delta = if deltas { ";delta=v1" } else { "" };
+        let prompt = if self.options.prompt_bookmark { ";bookmark=prompt" } else { "" };
         let mut clauses: Vec<String> =
-            types.iter().map(|media| format!("{media}{drop}{delta}")).collect();
-        if !drop.is_empty() || deltas {
+            types.iter().map(|media| format!("{media}{drop}{delta}{prompt}")).collect();
+        if !drop.is_empty() || deltas || !prompt.is_empty() {
             clauses.extend(types.iter().map(|media| (*media).to_owned()));
         }
         HeaderValue::from_str(&clauses.join(","))

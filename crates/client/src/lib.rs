@@ -175,6 +175,15 @@ mod metrics;
 mod observe;
 pub mod error;
 
+/// Lists and watches of objects as text, for programs that keep no types.
+pub mod raw {
+    pub use crate::http::Options;
+    pub use crate::http::raw::{RawCollection, RawEvent, RawPage};
+    pub use crate::list_watch::{Error, StatusError};
+    pub use crate::query::{At, ListQuery, Selection, WatchQuery};
+    pub use crate::strip::Strip;
+}
+
 pub use change::{Change, Gone};
 pub use controller::Controller;
 pub use error::Error;

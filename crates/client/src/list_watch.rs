@@ -261,7 +261,7 @@ impl StatusError {
     }
 
     /// Whether the requested version was compacted.
-    pub(crate) fn is_expired(&self) -> bool {
+    pub fn is_expired(&self) -> bool {
         self.code == 410 || matches!(self.reason.as_str(), "Expired" | "Gone")
     }
 

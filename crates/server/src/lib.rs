@@ -13,6 +13,7 @@
 //! upkeep      objects that the server itself writes: bootstrap, endpoints, definitions
 //! verbs       get, list, watch, create, update, patch, apply, delete, and the subresources
 //! server      the server as one value
+//! relayed     what a relay holds of its upstream
 //! live        watches and requests as read-only resources
 //! admission   what an object passes between its body and the store
 //! backend     the store, the cache, the kinds, the clock; `commit`: guarded writes
@@ -33,6 +34,7 @@ pub mod audit;
 pub mod upkeep;
 mod verbs;
 mod server;
+mod relayed;
 mod live;
 mod admission;
 mod backend;
@@ -60,6 +62,8 @@ pub use front::{
 pub use kinds::openapi;
 pub use kinds::registry::{self, Registry};
 pub use outgoing::Loopback;
+pub use outgoing::upstream::{PassedCredential, ReviewKind, Upstream};
+pub use relayed::{HeldPart, HeldResource};
 pub use request::authorize::{self as authorization, Authorization};
 pub use request::flow::limits::Limits;
 pub use request::route;

@@ -35,6 +35,7 @@ mod any_certificate;
 mod forward;
 pub(crate) mod kubeconfig;
 mod trust;
+pub(crate) mod upstream;
 
 pub use dial::Loopback;
 use dial::dial;

@@ -21,7 +21,9 @@ use crate::front::identity::{Identity, Peer};
 use crate::front::listen::{self, Handler, HealthHandler};
 use crate::kinds::custom;
 use crate::live::traffic::FinishedRequest;
+use crate::outgoing::upstream::PassedCredential;
 use crate::random;
+use crate::relayed::{self, Relayed};
 use crate::request::authorize::{self, AccessRequest};
 use crate::request::call::Call;
 use crate::request::decode;
@@ -104,9 +106,12 @@ impl Server {
         let response = match (identified, parsed) {
             (Err(_), _) => refuse(status::unauthorized()),
             (_, Err(status)) => refuse(status),
-            (Ok(identity), Ok(query)) => {
-                self.authorized(peer, identity, query, route, request).await
-            }
+            (Ok(identity), Ok(query)) => match self.relayed() {
+                Some(relayed) if !relayed.answers(&route, &query, request.method()) => {
+                    self.pass_on(relayed, peer, identity, &query, &route, request).await
+                }
+                _ => self.authorized(peer, identity, query, route, request).await,
+            },
         };
         match trail {
             Some(trail) => {
@@ -114,6 +119,42 @@ impl Server {
                 trail.finish(response, is_long_running)
             }
             None => response,
+        }
+    }
+
+    /// Passes a request on to the upstream of a relay, which decides about it. A bearer token that the
+    /// upstream has confirmed goes with it; other credentials cannot be shown twice, so the relay shows
+    /// its own and names the user, if it may.
+    async fn pass_on(
+        &self,
+        relayed: &Relayed,
+        peer: &Peer,
+        caller: Arc<Identity>,
+        query: &Query,
+        route: &Route,
+        mut request: Request<RequestBody>,
+    ) -> Response {
+        let upstream = relayed.upstream();
+        if caller.is_anonymous() || self.shows_token(peer, request.uri().path(), request.headers())
+        {
+            return upstream.forward(request, PassedCredential::Sender).await;
+        }
+        if !upstream.impersonates() {
+            let why = "this relay cannot pass on a client certificate or a token of its own: use a \
+                       bearer token of the upstream, send the request to the upstream, or start the \
+                       relay with --impersonate";
+            return refused(accepted(request.headers()), &status::forbidden("", "", "", why));
+        }
+        let asked = AccessRequest::of(route, query);
+        let headers = request.headers_mut();
+        let identity = match impersonate::acting(self.access(), caller, headers, &asked).await {
+            Ok(identity) => identity,
+            Err(status) => return refused(accepted(request.headers()), &status),
+        };
+        headers.remove(header::AUTHORIZATION);
+        match relayed::impersonate(headers, &identity) {
+            Ok(()) => upstream.forward(request, PassedCredential::Impersonation).await,
+            Err(status) => refused(accepted(request.headers()), &status),
         }
     }
 
@@ -167,8 +208,13 @@ impl Server {
             trail.annotate("authorization.k8s.io/decision", opinion);
             trail.annotate("authorization.k8s.io/reason", &decision.reason);
         }
-        let refusal = (!decision.is_allowed())
-            .then(|| authorize::refusal(&identity, &asked.attributes, &decision.reason));
+        let refusal = (!decision.is_allowed()).then(|| match self.relayed() {
+            Some(_) if decision.is_failure() => {
+                status::unavailable("the relay cannot ask its upstream who may do this")
+                    .retry_after(1)
+            }
+            _ => authorize::refusal(&identity, &asked.attributes, &decision.reason),
+        });
         let counted = self
             .live()
             .traffic()
@@ -225,6 +271,7 @@ impl Server {
             }
             return observed.answered(response);
         }
+        let age = self.relayed().map(|relayed| relayed.age(&route.target));
         let (mut parts, body) = request.into_parts();
         let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
         let mut call = Call::new(identity, parts, query);
@@ -250,6 +297,9 @@ impl Server {
         if response.status() == StatusCode::REQUEST_TIMEOUT {
             // The rest of the body would be parsed as the next request.
             response.extensions_mut().insert(listen::HangUp);
+        }
+        if let Some(age) = age.flatten() {
+            response.headers_mut().insert(relayed::AGE.clone(), age);
         }
         observed.answered(call.with_warnings(response))
     }

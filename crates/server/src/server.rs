@@ -2,6 +2,7 @@
 //!
 //! `crate::pipeline` answers requests with it; it knows nothing of sockets.
 
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,9 @@ use crate::kinds::openapi::{Descriptions, Documents};
 use crate::kinds::registry::{Registry, Served};
 use crate::kinds::remote::RemoteVersions;
 use crate::live::LiveResources;
+use crate::outgoing::upstream::Upstream;
 use crate::outgoing::{Caller, ClientCredential, Loopback};
+use crate::relayed::{HeldResource, Relayed};
 use crate::request::authorize::Authorization;
 use crate::request::flow::FlowControl;
 use crate::request::flow::limits::{Limits, StreamLimits};
@@ -61,6 +64,9 @@ pub struct Options {
     pub audit: Audit,
     /// The client certificate that extension servers trust to name users.
     pub front_proxy: Option<Pair>,
+    /// The server that this one is a relay of. It then serves what [`Server::hold`] adds, and passes on
+    /// everything else.
+    pub upstream: Option<Arc<dyn Upstream>>,
 }
 
 impl Options {
@@ -78,6 +84,7 @@ impl Options {
             settings: Settings::default(),
             audit: Audit::default(),
             front_proxy: None,
+            upstream: None,
         }
     }
 }
@@ -132,6 +139,8 @@ struct Shared {
     /// Group versions of extension servers.
     remotes: RemoteVersions,
     front_proxy: Option<ClientCredential>,
+    /// What a relay holds; `None` for every other server.
+    relayed: Option<Relayed>,
     /// Compressed blocks of lists.
     blocks: Arc<Blocks>,
     /// Cancelled when the server begins to stop: watches end, readiness fails.
@@ -153,13 +162,17 @@ impl Server {
         let (settings, audit) = (options.settings, options.audit);
         let front_proxy = options.front_proxy.as_ref().map(ClientCredential::of);
         let authorization = options.authorization;
+        let relayed = options.upstream.map(Relayed::new);
         let builtin = Registry::new(kind::builtin());
         define(&cache, &builtin)?;
         let resources = LiveResources::new(&clock);
         for row in live::rows() {
             resources.cache().set_fields(&row.prefix, &row.fields)?;
         }
-        let registry = builtin.with(live::rows());
+        let registry = match relayed {
+            Some(_) => Registry::default().with(live::rows()),
+            None => builtin.with(live::rows()),
+        };
         observe::cache(&metrics, &cache);
         let caller = Caller::new(settings.webhooks_on_loopback);
         let shared = Shared {
@@ -178,6 +191,7 @@ impl Server {
             audit,
             remotes: RemoteVersions::default(),
             front_proxy,
+            relayed,
             blocks: Arc::default(),
             draining: CancellationToken::new(),
         };
@@ -246,6 +260,40 @@ impl Server {
         self.shared.draining.cancel();
         self.cache().stop();
         self.live().cache().stop();
+        self.relayed().into_iter().flat_map(Relayed::caches).for_each(|cache| cache.stop());
+    }
+
+    /// What a relay holds.
+    pub(crate) fn relayed(&self) -> Option<&Relayed> {
+        self.shared.relayed.as_ref()
+    }
+
+    /// Serves a resource from its cache, which is loaded. Only a relay does.
+    pub fn hold(&self, resource: HeldResource) {
+        self.change_held(|held| {
+            held.insert(resource.kind.prefix.clone(), resource);
+        });
+    }
+
+    /// The cache of a resource that a relay holds, by key prefix.
+    pub fn held_cache(&self, prefix: &str) -> Option<Cache> {
+        self.relayed()?.cache(prefix)
+    }
+
+    /// Ends the watches of a resource and serves it no longer.
+    pub fn let_go(&self, prefix: &str) {
+        let mut released = None;
+        self.change_held(|held| released = held.remove(prefix));
+        if let Some(released) = released {
+            released.cache.retire(prefix);
+        }
+    }
+
+    fn change_held(&self, change: impl FnOnce(&mut HashMap<String, HeldResource>)) {
+        let Some(relayed) = self.relayed() else { return };
+        relayed.change(change, |kinds| {
+            self.replace_registry(Registry::default().with(live::rows()).with(kinds));
+        });
     }
 
     /// The resources that show what the server is doing.
@@ -254,12 +302,16 @@ impl Server {
     }
 
     /// The cache that has the objects of a kind.
-    pub(crate) fn cache_of(&self, kind: &Served) -> &Cache {
-        if self.live().covers(kind) { self.live().cache() } else { self.cache() }
+    pub(crate) fn cache_of(&self, kind: &Served) -> Cache {
+        if self.live().covers(kind) {
+            return self.live().cache().clone();
+        }
+        let held = self.relayed().and_then(|relayed| relayed.cache(&kind.prefix));
+        held.unwrap_or_else(|| self.cache().clone())
     }
 
     /// The cache that has the objects of a kind, after a sample if they are sampled.
-    pub(crate) async fn sampled_cache(&self, kind: &Served) -> &Cache {
+    pub(crate) async fn sampled_cache(&self, kind: &Served) -> Cache {
         if self.live().covers(kind) {
             self.live().refresh(self.flow()).await;
         }
@@ -300,6 +352,12 @@ impl Server {
         Ok(identity)
     }
 
+    /// Whether a request is authenticated by a token that the upstream of a relay knows.
+    pub(crate) fn shows_token(&self, peer: &Peer, path: &str, headers: &HeaderMap) -> bool {
+        let found = self.shared.authenticator.identify(peer, path, headers);
+        matches!(found, Ok(Credential::Token(_)))
+    }
+
     /// The user of a bearer token that is valid for one of these audiences; no audience means this
     /// server.
     pub(crate) async fn identify_token(
@@ -323,6 +381,8 @@ impl Server {
     /// What the health paths report.
     pub(crate) fn health(&self) -> Health {
         let StoreCondition { trouble, key_services, .. } = self.store().condition();
+        // A relay goes on without its upstream, and says so in metrics.
+        let trouble = trouble.filter(|_| self.relayed().is_none());
         let is_stopping = self.draining().is_cancelled();
         Health { store_trouble: trouble, key_services, is_stopping }
     }

@@ -60,6 +60,7 @@ pub struct Running {
 
 /// Starts a server over a store.
 pub async fn start(store: Arc<dyn Store>, options: Options) -> Result<Running, Error> {
+    let is_relay = options.upstream.is_some();
     let mut cacher = Cacher::new(store, options.cache.clone());
     Server::prepare(&cacher.handle()).map_err(Error::Load)?;
     cacher.load().await.map_err(Error::Load)?;
@@ -76,12 +77,15 @@ pub async fn start(store: Arc<dyn Store>, options: Options) -> Result<Running, E
     let stop = running.stop.clone();
     running.parts.spawn(follow_store(cacher, stop));
     running.run(|stop| server.clone().keep_live_resources(stop));
-    running.run(|stop| server.clone().follow_definitions(stop));
     let audited = server.clone();
     running.run(|stop| async move {
         let audit = audited.audit().clone();
         audit.run(audited.caller(), audited.cache(), stop).await;
     });
+    if is_relay {
+        return Ok(running); // it has no objects of its own
+    }
+    running.run(|stop| server.clone().follow_definitions(stop));
     running.run(|stop| server.clone().follow_roles(stop));
     running.is_first = server.bootstrap().await.map_err(Error::Bootstrap)?;
     running.run(|stop| server.clone().keep_flow_control(stop));

@@ -87,6 +87,11 @@ impl FieldSelector {
         self.terms.is_empty()
     }
 
+    /// Whether it has every term of another selector, so that it selects a part of what that selects.
+    pub fn implies(&self, other: &FieldSelector) -> bool {
+        other.terms.iter().all(|term| self.terms.contains(term))
+    }
+
     /// The fields that are compared.
     pub fn labels(&self) -> impl Iterator<Item = &str> {
         self.terms.iter().map(|term| &*term.label)

@@ -272,7 +272,7 @@ struct BareAnnotations {
     initial_events_end: Option<String>,
 }
 
-fn bookmark<K>(object: &str) -> Result<Event<K>, Error> {
+pub(super) fn bookmark<K>(object: &str) -> Result<Event<K>, Error> {
     let bare: Bare = serde_json::from_str(object)
         .map_err(|error| Error::Malformed(format!("a bookmark: {error}")))?;
     let Some(BareMeta { resource_version: Some(resource_version), annotations, .. }) =

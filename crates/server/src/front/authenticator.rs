@@ -36,6 +36,7 @@ pub struct Authenticator {
     authentication: Authentication,
     has_bootstrap_tokens: bool,
     has_anonymous: bool,
+    has_administrator: bool,
     webhook: Option<Arc<TokenWebhook>>,
     proxies: Option<Arc<RequestHeaderOptions>>,
     admin: Arc<Identity>,
@@ -60,6 +61,7 @@ impl Authenticator {
             authentication: Authentication::default(),
             has_bootstrap_tokens: false,
             has_anonymous: true,
+            has_administrator: true,
             webhook: None,
             proxies: None,
             admin: Arc::new(Identity::admin()),
@@ -85,6 +87,13 @@ impl Authenticator {
     #[must_use]
     pub fn without_anonymous(mut self) -> Authenticator {
         self.has_anonymous = false;
+        self
+    }
+
+    /// Does not take clients on loopback for the administrator.
+    #[must_use]
+    pub fn without_administrator(mut self) -> Authenticator {
+        self.has_administrator = false;
         self
     }
 
@@ -129,10 +138,10 @@ impl Authenticator {
             return Ok(found.map_or(Credential::Token(token), Credential::Identified));
         }
         match certificate {
-            None => Ok(Credential::Identified(self.admin.clone())),
+            None if self.has_administrator => Ok(Credential::Identified(self.admin.clone())),
             Some(ClientCertificate::Refused) => Err(Unauthorized),
-            Some(_) if !self.has_anonymous => Err(Unauthorized),
-            Some(_) => match &self.authentication.0.load().anonymous {
+            _ if !self.has_anonymous => Err(Unauthorized),
+            _ => match &self.authentication.0.load().anonymous {
                 Some(access) if !access.allows(path) => Err(Unauthorized),
                 _ => Ok(Credential::Identified(self.anonymous.clone())),
             },
@@ -154,6 +163,11 @@ impl Authenticator {
         let for_us = |identity| AuthenticatedToken { identity, audiences: own.to_vec() };
         if is_for_us && let Some(identity) = self.tokens.find(token.as_bytes()) {
             return Ok(for_us(identity));
+        }
+        if let Some(upstream) = self.webhook.as_ref().filter(|webhook| webhook.is_upstream()) {
+            let with = (context.caller, context.cache);
+            let user = Box::pin(upstream.identify(token, &own, ISSUER, with)).await;
+            return user.map(|user| for_us(user.identity)).ok_or(Refused::Foreign);
         }
         match context.accounts.identify(token, audiences).await {
             Err(Refused::Foreign) => {}

@@ -15,7 +15,8 @@ use tokio::time::Instant;
 use crate::front::compare::{SecretDigest, sha256};
 use crate::front::identity::Identity;
 use crate::lock::lock;
-use crate::outgoing::{Caller, WebhookEndpoint, kubeconfig};
+use crate::outgoing::upstream::{ReviewKind, ReviewTarget, Upstream};
+use crate::outgoing::{Caller, kubeconfig};
 
 /// How long a call may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -25,7 +26,7 @@ const ANSWERS_MAX: usize = 4096;
 /// A webhook for tokens.
 #[derive(Debug)]
 pub struct TokenWebhook {
-    endpoint: WebhookEndpoint,
+    target: ReviewTarget,
     keep: Duration,
     answers: Mutex<HashMap<SecretDigest, KeptAnswer>>,
 }
@@ -52,7 +53,17 @@ impl TokenWebhook {
     /// The webhook of a kubeconfig; its answers are kept for a time.
     pub fn open(path: &Path, keep: Duration) -> Result<TokenWebhook, WebhookUnusable> {
         let endpoint = kubeconfig::endpoint(path).map_err(WebhookUnusable)?;
-        Ok(TokenWebhook { endpoint, keep, answers: Mutex::default() })
+        let target = ReviewTarget::Webhook(Box::new(endpoint));
+        Ok(TokenWebhook { target, keep, answers: Mutex::default() })
+    }
+
+    /// The upstream of a relay, which knows its own tokens.
+    pub fn upstream(upstream: Arc<dyn Upstream>, keep: Duration) -> TokenWebhook {
+        TokenWebhook { target: ReviewTarget::Upstream(upstream), keep, answers: Mutex::default() }
+    }
+
+    pub(crate) fn is_upstream(&self) -> bool {
+        self.target.is_upstream()
     }
 
     /// The user of a token for any of these audiences; `None` if the webhook does not know it, or
@@ -69,19 +80,25 @@ impl TokenWebhook {
         if let Some(kept) = lock(&self.answers).get(&key).filter(|kept| now < kept.until) {
             return kept.user.clone();
         }
+        // An API server that is asked for no audience means itself.
+        let asked = if self.is_upstream() { &[] } else { audiences };
         let review = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
             "metadata": { "creationTimestamp": null },
-            "spec": { "token": token, "audiences": audiences },
+            "spec": { "token": token, "audiences": asked },
         });
         let body = review.to_string().into_bytes();
-        let answer = match caller.post_secret(cache, &self.endpoint, body, TIMEOUT).await {
+        let sent = self.target.send(ReviewKind::Token, body, TIMEOUT, (caller, cache));
+        let mut answer = match sent.await {
             Ok(answer) => answer,
             Err(why) => {
                 tracing::error!(why, "the token webhook cannot be called");
                 return None;
             }
         };
+        if self.is_upstream() {
+            answer["status"]["audiences"] = json!([own]);
+        }
         let user = read(&answer["status"], audiences, own);
         self.keep(key, KeptAnswer { user: user.clone(), until: Instant::now() + self.keep });
         user

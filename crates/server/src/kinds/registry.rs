@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use headwater_api::kind;
 use headwater_api::selector::FieldSelector;
-use headwater_api::table::{self, Column};
+use headwater_api::table::{self, Column, PrinterColumn};
 use headwater_api::{Kind, Status};
 use headwater_store::key;
 
@@ -40,6 +40,18 @@ pub struct Served {
 }
 
 impl Served {
+    /// A kind that is stored in the version in which it is served. Its tables have these columns; without
+    /// any, those of its built-in kind or the name and the age.
+    pub fn plain(kind: Kind, columns: &[PrinterColumn]) -> Served {
+        Served {
+            prefix: key::collection(&kind.group, &kind.plural),
+            custom_columns: table::custom_columns(columns),
+            kind,
+            stored: None,
+            definition: None,
+        }
+    }
+
     /// The row of the storage version.
     pub fn storage(&self) -> &Kind {
         self.stored.as_ref().map_or(&self.kind, |stored| &stored.kind)

@@ -14,6 +14,7 @@ pub(crate) mod rbac;
 mod webhook;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use headwater_api::Status;
@@ -22,6 +23,7 @@ use headwater_cache::Cache;
 use crate::answer::status;
 use crate::front::identity::{Identity, MASTERS};
 use crate::outgoing::Caller;
+use crate::outgoing::upstream::Upstream;
 use crate::system::metrics::Metrics;
 use configuration::{AuthorizationConfiguration, InvalidAuthorization};
 use node::NodeAuthorizer;
@@ -57,12 +59,18 @@ enum Authorizer {
 
 /// The authorizers in force, in order. Cheap to clone; all clones see a reload.
 #[derive(Clone, Debug)]
-pub struct Authorization(Arc<ArcSwap<Vec<Authorizer>>>);
+pub struct Authorization {
+    authorizers: Arc<ArcSwap<Vec<Authorizer>>>,
+    /// Whether members of `system:masters` are allowed everything without asking.
+    spares_masters: bool,
+}
 
 impl Default for Authorization {
     /// Nodes, then roles.
     fn default() -> Authorization {
-        Authorization(Arc::new(ArcSwap::from_pointee(vec![Authorizer::Node, Authorizer::Rbac])))
+        let authorizers = vec![Authorizer::Node, Authorizer::Rbac];
+        let authorizers = Arc::new(ArcSwap::from_pointee(authorizers));
+        Authorization { authorizers, spares_masters: true }
     }
 }
 
@@ -76,8 +84,19 @@ impl Authorization {
         Ok(authorization)
     }
 
+    /// The upstream of a relay decides about everyone, administrators included. Its answers are kept for
+    /// a time.
+    pub fn upstream(upstream: Arc<dyn Upstream>, keep: Duration) -> Authorization {
+        let webhook = AuthorizationWebhook::upstream(upstream, keep);
+        let authorizers = vec![Authorizer::Webhook(Box::new(webhook))];
+        Authorization {
+            authorizers: Arc::new(ArcSwap::from_pointee(authorizers)),
+            spares_masters: false,
+        }
+    }
+
     fn replace(&self, new: AuthorizationConfiguration) -> Result<(), InvalidAuthorization> {
-        self.0.store(Arc::new(new.authorizers()?));
+        self.authorizers.store(Arc::new(new.authorizers()?));
         Ok(())
     }
 }
@@ -160,11 +179,11 @@ impl AccessControl {
         identity: &Identity,
         request: &AccessRequest<'_>,
     ) -> Option<AccessDecision> {
-        if identity.is_in(MASTERS) {
+        if self.authorization.spares_masters && identity.is_in(MASTERS) {
             return Some(AccessDecision::new(AccessOpinion::Allowed, ""));
         }
         let mut abstentions = Abstentions::default();
-        for authorizer in self.authorization.0.load().iter() {
+        for authorizer in self.authorization.authorizers.load().iter() {
             let decision = self.decide_here(authorizer, identity, request, Reason::Shown)?;
             if decision.opinion != AccessOpinion::None {
                 return Some(decision);
@@ -176,7 +195,7 @@ impl AccessControl {
 
     /// Whether a decision may depend on a webhook.
     pub(crate) fn has_webhooks(&self) -> bool {
-        let authorizers = self.authorization.0.load();
+        let authorizers = self.authorization.authorizers.load();
         authorizers.iter().any(|authorizer| matches!(authorizer, Authorizer::Webhook(_)))
     }
 
@@ -186,7 +205,7 @@ impl AccessControl {
         let mut listed =
             ListedRules { rules: Vec::new(), is_incomplete: false, error: String::new() };
         let mut errors = Vec::new();
-        for authorizer in self.authorization.0.load().iter() {
+        for authorizer in self.authorization.authorizers.load().iter() {
             match authorizer {
                 Authorizer::AlwaysAllow => listed.rules.extend(PolicyRule::everything()),
                 Authorizer::AlwaysDeny => {}
@@ -234,12 +253,12 @@ impl AccessControl {
         request: &AccessRequest<'_>,
         reason: Reason,
     ) -> AccessDecision {
-        if identity.is_in(MASTERS) {
+        if self.authorization.spares_masters && identity.is_in(MASTERS) {
             return AccessDecision::new(AccessOpinion::Allowed, "");
         }
         let mut abstentions = Abstentions::default();
         // A reload during the request does not change its authorizers.
-        let authorizers = self.authorization.0.load_full();
+        let authorizers = self.authorization.authorizers.load_full();
         for authorizer in authorizers.iter() {
             let decision =
                 match (authorizer, self.decide_here(authorizer, identity, request, reason)) {

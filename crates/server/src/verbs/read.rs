@@ -9,7 +9,7 @@ use futures::FutureExt;
 use headwater_api::options::{Freshness, GetOptions, ListOptions, ReadAt};
 use headwater_api::token::Token;
 use headwater_api::{Object, Status};
-use headwater_cache::{Error as CacheError, Filter, Selection, Snapshot};
+use headwater_cache::{Cache, Error as CacheError, Filter, Selection, Snapshot};
 use headwater_store::Key;
 use http::StatusCode;
 
@@ -129,7 +129,7 @@ pub(crate) async fn snapshot(
 ) -> Result<Snapshot, Status> {
     let cache = server.cache_of(&resource.kind);
     if resource.kind.traits.expires {
-        not_future(server, at).await?;
+        not_future(&cache, at).await?;
     }
     let revision = match at {
         ReadAt::Fresh(at) => return fresh(server, resource, *at).await,
@@ -147,11 +147,11 @@ pub(crate) async fn snapshot(
 
 /// The reference reads events without a cache: it does not wait for a future version, and sends no
 /// `Retry-After` (S3.7).
-async fn not_future(server: &Server, at: &ReadAt) -> Result<(), Status> {
+async fn not_future(cache: &Cache, at: &ReadAt) -> Result<(), Status> {
     let (ReadAt::Fresh(Freshness::NotOlderThan(asked)) | ReadAt::Exact(asked)) = *at else {
         return Ok(());
     };
-    let newest = server.cache().consistent().await;
+    let newest = cache.consistent().await;
     let current = newest.map_err(|error| status::from_cache(&error))?;
     if asked <= current {
         return Ok(());

@@ -36,6 +36,9 @@ use crate::verbs::websocket;
 /// A bookmark is sent this long before a stream ends by its timeout (S4.12).
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 
+/// How often a watch that owes a prompt bookmark looks whether it has caught up.
+const PROMPT: Duration = Duration::from_millis(2);
+
 /// Starts a watch.
 pub(crate) async fn start(
     server: &Server,
@@ -67,6 +70,7 @@ pub(crate) async fn start(
     };
     let has_state = !matches!(options.start, Asked::FromLatest | Asked::FromAny);
     let frames = Frames::new(kind, call.representation, server.clock(), has_state);
+    let framed = (frames, call.representation.prompt_bookmark);
     let place = server.stream_limits().watch(&call.identity)?;
     let watched =
         WatchMetrics::new(server.metrics(), kind, &resource.namespace, &resource.name, place);
@@ -88,7 +92,7 @@ pub(crate) async fn start(
         Duration::try_from(expires.duration_since(server.now())).unwrap_or_default()
     });
     let mut stream =
-        Streaming::new(server, resource, filter, &options, frames, (watched, entry), credential);
+        Streaming::new(server, resource, filter, &options, framed, (watched, entry), credential);
     if matches!(options.start, Asked::FromLatest | Asked::FromAny) {
         stream.begin_now().await;
     }
@@ -110,6 +114,8 @@ pub(crate) struct Streaming {
     filter: Filter,
     asked: Asked,
     bookmarks: bool,
+    /// The first bookmark is due as soon as the stream has caught up.
+    is_prompt: bool,
     frames: Frames,
     watched: WatchMetrics,
     entry: WatchEntry,
@@ -139,7 +145,7 @@ impl Streaming {
         resource: &ResourcePath,
         filter: Filter,
         options: &WatchOptions,
-        frames: Frames,
+        (frames, is_prompt): (Frames, bool),
         (watched, entry): (WatchMetrics, WatchEntry),
         credential: Option<Duration>,
     ) -> Streaming {
@@ -147,13 +153,15 @@ impl Streaming {
         let asked = options.timeout.unwrap_or_else(|| spread(server.settings().watch_timeout));
         let lasts = credential.map_or(asked, |left| left.min(asked));
         let ends = now + lasts;
-        let wake = wake(now, ends, server.settings().bookmark_every);
+        let every = if is_prompt { PROMPT } else { server.settings().bookmark_every };
+        let wake = wake(now, ends, every);
         Streaming {
             resource: server.cache_of(&resource.kind).resource(&resource.kind.prefix),
             server: server.clone(),
             filter,
             asked: options.start,
             bookmarks: options.bookmarks,
+            is_prompt,
             frames,
             watched,
             entry,
@@ -223,7 +231,7 @@ impl Streaming {
 
     /// Waits for the requested freshness, then creates the cursor.
     async fn begin(&mut self) -> Option<Bytes> {
-        let cache = self.server.sampled_cache(self.frames.kind()).await.clone();
+        let cache = self.server.sampled_cache(self.frames.kind()).await;
         let freshness = match self.asked {
             Asked::Initial { at, .. } => at,
             Asked::FromLatest => Freshness::Latest,
@@ -338,7 +346,8 @@ impl Streaming {
         if now >= self.ends {
             self.phase = Phase::Done;
         } else {
-            let every = self.server.settings().bookmark_every;
+            self.is_prompt &= reached.is_none();
+            let every = if self.is_prompt { PROMPT } else { self.server.settings().bookmark_every };
             self.timer.as_mut().reset(wake(now, self.ends, every));
         }
         bookmark

@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("recording", &["json", "api", "schema", "store"]),
     ("client", &["json", "api"]),
     ("controllers", &["json", "api", "client"]),
+    ("relay", &["json", "api", "store", "cache", "server", "client"]),
     ("bench", &["json", "api", "client", "server"]),
 ];
 

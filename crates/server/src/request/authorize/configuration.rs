@@ -16,6 +16,7 @@ use serde::Deserialize;
 use super::Authorizer;
 use super::webhook::{self, AuthorizationWebhook, OnFailure, ReviewVersion};
 use crate::outgoing::kubeconfig;
+use crate::outgoing::upstream::ReviewTarget;
 
 /// Why a configuration cannot be used. The text names the field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -265,7 +266,7 @@ impl WebhookConfig {
         let answers = Mutex::default();
         Ok(AuthorizationWebhook {
             name,
-            endpoint,
+            target: ReviewTarget::Webhook(Box::new(endpoint)),
             version,
             timeout,
             keep_allowed,

@@ -114,6 +114,11 @@ impl AccessDecision {
         AccessDecision { opinion, reason: reason.into(), error: String::new() }
     }
 
+    /// Whether it was denied because an authorizer could not be asked.
+    pub(crate) fn is_failure(&self) -> bool {
+        self.opinion == AccessOpinion::Denied && self.reason.is_empty() && !self.error.is_empty()
+    }
+
     pub(crate) fn is_allowed(&self) -> bool {
         self.opinion == AccessOpinion::Allowed
     }

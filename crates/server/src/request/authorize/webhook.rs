@@ -5,7 +5,7 @@
 //! decides as its failure policy says, and such a decision is not kept.
 
 use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use headwater_api::selector::{FieldSelector, LabelSelector};
@@ -20,13 +20,16 @@ use super::{AccessDecision, AccessOpinion, AccessRequest, Attributes};
 use crate::front::compare::{SecretDigest, sha256};
 use crate::front::identity::Identity;
 use crate::lock::lock;
-use crate::outgoing::{Caller, WebhookEndpoint};
+use crate::outgoing::Caller;
+use crate::outgoing::upstream::{ReviewKind, ReviewTarget, Upstream};
 use crate::system::metrics::Metrics;
 
 /// The maximum number of answers that are kept.
 const ANSWERS_MAX: usize = 8192;
 /// Answers to longer reviews are not kept: their size is chosen by the client.
 const KEPT_REVIEW_MAX: usize = 10_000;
+/// How long the upstream of a relay may take for an answer.
+const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(10);
 /// The CEL budget of all conditions of one webhook.
 const CONDITIONS_COST_MAX: u64 = 2_500_000;
 
@@ -72,7 +75,7 @@ pub(super) enum ReviewVersion {
 #[derive(Debug)]
 pub(super) struct AuthorizationWebhook {
     pub(super) name: String,
-    pub(super) endpoint: WebhookEndpoint,
+    pub(super) target: ReviewTarget,
     pub(super) version: ReviewVersion,
     pub(super) timeout: Duration,
     pub(super) keep_allowed: Duration,
@@ -100,6 +103,21 @@ pub(super) fn compile(expression: &str) -> Result<Program, String> {
 }
 
 impl AuthorizationWebhook {
+    /// The upstream of a relay: nobody is allowed what it does not allow.
+    pub(super) fn upstream(upstream: Arc<dyn Upstream>, keep: Duration) -> AuthorizationWebhook {
+        AuthorizationWebhook {
+            name: "upstream".to_owned(),
+            target: ReviewTarget::Upstream(upstream),
+            version: ReviewVersion::V1,
+            timeout: UPSTREAM_TIMEOUT,
+            keep_allowed: keep,
+            keep_others: keep,
+            on_failure: OnFailure::Deny,
+            conditions: Vec::new(),
+            answers: Mutex::default(),
+        }
+    }
+
     /// The decision of the webhook.
     pub(super) async fn decide(
         &self,
@@ -123,7 +141,8 @@ impl AuthorizationWebhook {
             return kept.decision.clone();
         }
         let body = self.review(spec).to_string().into_bytes();
-        let answer = caller.post(cache, &self.endpoint, body, self.timeout).await;
+        let sent = self.target.send(ReviewKind::SubjectAccess, body, self.timeout, (caller, cache));
+        let answer = sent.await;
         let result = if answer.is_ok() { "success" } else { "error" };
         let labels = [self.name.as_str(), result];
         metrics.authorization_webhook_calls.with(&labels).inc();

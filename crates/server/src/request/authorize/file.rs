@@ -97,7 +97,7 @@ mod tests {
         let metrics = Metrics::new();
         let mut file = AuthorizationFile::open(&path, metrics.clone()).unwrap();
         let current = file.authorization();
-        let length = || current.0.load().len();
+        let length = || current.authorizers.load().len();
         let count = |result: &str| metrics.authorization_reloads.with(&[result]).get();
         write("authorizers: [{type: Node, name: b}, {type: RBAC, name: a}]\n");
         file.look();

@@ -84,6 +84,8 @@ pub struct Representation {
 pub enum Endpoint {
     /// One object: get, create, update, patch, delete.
     Object,
+    /// One object that has no table: a review, a Scale, a binding.
+    Untabled,
     /// A list, or a deletecollection.
     List,
     /// A watch.
@@ -202,7 +204,7 @@ impl Representation {
         let clauses = clauses(accept);
         let (clause, encoding, target) = clauses
             .iter()
-            .find_map(|clause| clause.served(kind))
+            .find_map(|clause| clause.served(kind, endpoint))
             .ok_or_else(|| only_accepted(&MEDIA_TYPES))?;
         if endpoint == Endpoint::Watch && encoding == Encoding::Yaml {
             return Err(only_accepted(&STREAM_TYPES));
@@ -254,7 +256,10 @@ impl Target {
             (Target::Table(version), _) => {
                 Ok(Shape::Table { version, include: IncludeObject::parse(query)? })
             }
-            (Target::Metadata(version), Endpoint::Object | Endpoint::Watch)
+            (
+                Target::Metadata(version),
+                Endpoint::Object | Endpoint::Untabled | Endpoint::Watch,
+            )
             | (Target::MetadataList(version), Endpoint::List) => Ok(Shape::Metadata { version }),
             // Events contain no lists; Kubernetes sends complete objects then.
             (Target::MetadataList(_), Endpoint::Watch) => Ok(Shape::Whole),
@@ -262,11 +267,13 @@ impl Target {
                 "you requested PartialObjectMetadata, but the requested object is a list ({})",
                 go_type(kind, &kind.list_kind)
             ))),
-            (Target::MetadataList(_), Endpoint::Object) => Err(not_acceptable(format!(
-                "you requested PartialObjectMetadataList, but the requested object is not a list \
+            (Target::MetadataList(_), Endpoint::Object | Endpoint::Untabled) => {
+                Err(not_acceptable(format!(
+                    "you requested PartialObjectMetadataList, but the requested object is not a list \
                  ({})",
-                go_type(kind, &kind.kind)
-            ))),
+                    go_type(kind, &kind.kind)
+                )))
+            }
         }
     }
 }
@@ -294,7 +301,7 @@ fn require_known_type(accept: &str, endpoint: Endpoint) -> Result<(), Status> {
         return Ok(());
     }
     let mut available = MEDIA_TYPES.to_vec();
-    if endpoint != Endpoint::Object {
+    if matches!(endpoint, Endpoint::List | Endpoint::Watch) {
         available.extend(STREAM_TYPES);
     }
     let message =
@@ -398,13 +405,20 @@ impl<'a> Clause<'a> {
 
     /// How this clause would serve a resource; none if it cannot. Custom objects have no messages, and
     /// tables have none either.
-    fn served(&self, kind: &Kind) -> Option<(&Clause<'a>, Encoding, Option<Target>)> {
+    fn served(
+        &self,
+        kind: &Kind,
+        endpoint: Endpoint,
+    ) -> Option<(&Clause<'a>, Encoding, Option<Target>)> {
         let target = match self.target() {
             None => None,
             Some(("meta.k8s.io", version, kind)) => Some(meta_type(version, kind)?),
             Some(_) => return None,
         };
         if self.get("sv").is_some_and(|version| version != "v1") {
+            return None;
+        }
+        if matches!(target, Some(Target::Table(_))) && endpoint == Endpoint::Untabled {
             return None;
         }
         let has_message = match target {
@@ -575,6 +589,12 @@ mod tests {
         let status =
             Representation::negotiate("text/html", Endpoint::Object, &kind, &Query::default());
         assert!(status.unwrap_err().message.starts_with("only the following"));
+    }
+
+    #[test]
+    fn what_has_no_table_is_not_sent_as_one() {
+        assert_eq!(negotiate(TABLE, Endpoint::Untabled).unwrap_err().code, 406);
+        check(&format!("{TABLE},*/*"), Endpoint::Untabled, Encoding::Json, Shape::Whole);
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! The subset of JSONPath that printer columns use: `.spec.size`, `.a['b.c']`, `.list[0].x`,
-//! `.list[*].x`, `.conditions[?(@.type=="Ready")].status`.
+//! The subset of JSONPath that printer columns use: `.spec.size`, `.a['b\.c']`, `.list[0].x`,
+//! `.list[*].x`, `.list[-1:]`, `.a['x','y']`, `..name`, `.conditions[?(@.type=="Ready")].status`.
+//!
+//! As in kubectl, a dot in a quoted name separates two fields unless a backslash precedes it.
 
 use headwater_json::Value;
 use jiff::Timestamp;
@@ -20,6 +22,12 @@ enum Step {
     Field(String),
     Index(i64),
     All,
+    /// Elements from the first up to the second position; negative ones count from the end.
+    Slice(Option<i64>, Option<i64>),
+    /// What any of these paths finds, in their order.
+    Union(Vec<JsonPath>),
+    /// The value itself and everything inside it.
+    Inside,
     /// Elements in which the value at a path equals a text, or does not.
     Where {
         path: JsonPath,
@@ -34,11 +42,18 @@ impl JsonPath {
         let mut steps = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {
-            let (step, after) = parse_step(rest)?;
-            steps.push(step);
+            if let Some(after) = rest.strip_prefix("..") {
+                steps.push(Step::Inside);
+                rest = after;
+            }
+            let (more, after) = parse_steps(rest)?;
+            steps.extend(more);
             rest = after;
         }
-        (!steps.is_empty() && steps.len() <= STEPS_MAX).then_some(JsonPath { steps })
+        // Each of them multiplies the cost by the size of the object.
+        let inside = steps.iter().filter(|step| **step == Step::Inside).count();
+        let is_bounded = steps.len() <= STEPS_MAX && inside <= 1;
+        (!steps.is_empty() && is_bounded).then_some(JsonPath { steps })
     }
 
     /// The first value at the path.
@@ -77,17 +92,37 @@ fn follow<'a>(steps: &[Step], value: &'a Value) -> Option<&'a Value> {
             })?;
             follow(rest, elements.get(at)?)
         }
-        Step::All => match value {
-            Value::Array(elements) => elements.iter().find_map(|value| follow(rest, value)),
-            Value::Object(members) => members.values().find_map(|value| follow(rest, value)),
-            _ => None,
-        },
+        Step::All => inner(value).find_map(|value| follow(rest, value)),
+        Step::Slice(from, to) => {
+            let elements = value.as_array()?;
+            let length = elements.len() as i64;
+            let place = |at: i64| (if at < 0 { at + length } else { at }).clamp(0, length);
+            let (from, to) = (place(from.unwrap_or(0)), place(to.unwrap_or(length)));
+            let slice = elements.get(from as usize..to as usize)?;
+            slice.iter().find_map(|value| follow(rest, value))
+        }
+        Step::Union(paths) => {
+            let mut found = paths.iter().filter_map(|path| follow(&path.steps, value));
+            found.find_map(|value| follow(rest, value))
+        }
+        Step::Inside => inside(rest, value),
         Step::Where { path, equal, value: wanted } => value
             .as_array()?
             .iter()
             .filter(|element| path.matches(element, wanted) == *equal)
             .find_map(|element| follow(rest, element)),
     }
+}
+
+/// The members or elements of a value.
+fn inner(value: &Value) -> impl Iterator<Item = &Value> {
+    let elements = value.as_array().into_iter().flatten();
+    elements.chain(value.as_object().into_iter().flat_map(headwater_json::Map::values))
+}
+
+/// The first value that the steps find in a value, or in one inside it.
+fn inside<'a>(steps: &[Step], value: &'a Value) -> Option<&'a Value> {
+    follow(steps, value).or_else(|| inner(value).find_map(|value| inside(steps, value)))
 }
 
 impl JsonPath {
@@ -103,10 +138,14 @@ impl JsonPath {
     }
 }
 
-fn parse_step(text: &str) -> Option<(Step, &str)> {
-    if let Some(rest) = text.strip_prefix('[') {
-        return parse_bracket(rest);
+fn parse_steps(text: &str) -> Option<(Vec<Step>, &str)> {
+    match text.strip_prefix('[') {
+        Some(rest) => parse_bracket(rest),
+        None => parse_field(text).map(|(step, rest)| (vec![step], rest)),
     }
+}
+
+fn parse_field(text: &str) -> Option<(Step, &str)> {
     let rest = text.strip_prefix('.').unwrap_or(text);
     let mut name = String::new();
     let mut chars = rest.char_indices();
@@ -129,22 +168,72 @@ fn named(name: String, rest: &str) -> Option<(Step, &str)> {
     }
 }
 
-fn parse_bracket(text: &str) -> Option<(Step, &str)> {
+fn parse_bracket(text: &str) -> Option<(Vec<Step>, &str)> {
     if let Some(filter) = text.strip_prefix("?(@") {
         let (filter, rest) = filter.split_once(")]")?;
-        return Some((parse_filter(filter)?, rest));
+        return Some((vec![parse_filter(filter)?], rest));
     }
-    for quote in ['\'', '"'] {
-        if let Some(rest) = text.strip_prefix(quote) {
-            let (name, rest) = rest.split_once(quote)?;
-            return Some((Step::Field(name.to_owned()), rest.strip_prefix(']')?));
-        }
+    if text.starts_with(['\'', '"']) {
+        return parse_names(text);
     }
     let (inside, rest) = text.split_once(']')?;
-    match inside {
-        "*" => Some((Step::All, rest)),
-        number => Some((Step::Index(number.parse().ok()?), rest)),
+    let number = |text: &str| -> Option<Option<i64>> {
+        if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
+    };
+    let steps = match (inside, inside.split_once(':')) {
+        ("*", _) => vec![Step::All],
+        (_, Some((from, to))) => vec![Step::Slice(number(from.trim())?, number(to.trim())?)],
+        (inside, None) if inside.contains(',') => {
+            let indexes = inside.split(',').map(|index| {
+                let index = index.trim().parse().ok()?;
+                Some(JsonPath { steps: vec![Step::Index(index)] })
+            });
+            vec![Step::Union(indexes.collect::<Option<_>>()?)]
+        }
+        (index, None) => vec![Step::Index(index.parse().ok()?)],
+    };
+    Some((steps, rest))
+}
+
+/// Quoted names up to the closing bracket; each is a path of fields.
+fn parse_names(text: &str) -> Option<(Vec<Step>, &str)> {
+    let (mut names, mut rest) = (Vec::new(), text);
+    loop {
+        let quote = rest.chars().next().filter(|quote| matches!(quote, '\'' | '"'))?;
+        let (name, after) = rest[1..].split_once(quote)?;
+        names.push(parse_name(name)?);
+        match after.trim_start().strip_prefix(',') {
+            Some(after) => rest = after.trim_start(),
+            None => {
+                let rest = after.trim_start().strip_prefix(']')?;
+                return match (names.pop(), names.is_empty()) {
+                    (Some(only), true) => Some((only.steps, rest)),
+                    (last, _) => {
+                        names.extend(last);
+                        Some((vec![Step::Union(names)], rest))
+                    }
+                };
+            }
+        }
+        if names.len() > STEPS_MAX {
+            return None;
+        }
     }
+}
+
+/// `a.b` are two fields, `a\.b` is one.
+fn parse_name(name: &str) -> Option<JsonPath> {
+    let (mut steps, mut field, mut chars) = (Vec::new(), String::new(), name.chars());
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => field.push(chars.next()?),
+            '.' => steps.push(Step::Field(std::mem::take(&mut field))),
+            c => field.push(c),
+        }
+    }
+    steps.push(Step::Field(field));
+    let is_valid = steps.iter().all(|step| *step != Step::Field(String::new()));
+    is_valid.then_some(JsonPath { steps })
 }
 
 /// `.type=="Ready"`, after the `@`.
@@ -185,7 +274,19 @@ mod tests {
             (".spec.size", Some(json!(3))),
             ("spec.size", Some(json!(3))),
             (r".spec.a\.b", Some(json!("dotted"))),
-            (".spec['a.b']", Some(json!("dotted"))),
+            (r".spec['a\.b']", Some(json!("dotted"))),
+            (".spec['a.b']", None),
+            (".status['conditions'][1]['type']", Some(json!("Ready"))),
+            ("['spec.size']", Some(json!(3))),
+            (".spec['none','size']", Some(json!(3))),
+            (".list[-1:].x", Some(json!(2))),
+            (".list[0:2].x", Some(json!(1))),
+            (".list[:1].x", Some(json!(1))),
+            (".list[1:].x", Some(json!(2))),
+            (".list[5:9].x", None),
+            (".list[1,0].x", Some(json!(2))),
+            ("..size", Some(json!(3))),
+            (".status..status", Some(json!("False"))),
             (".list[1].x", Some(json!(2))),
             (".list[-1].x", Some(json!(2))),
             (".list[9].x", None),
@@ -203,7 +304,23 @@ mod tests {
 
     #[test]
     fn an_invalid_path_is_rejected() {
-        for bad in ["", ".", "..", ".a[", ".a[x]", ".a[?(@.b)]", ".a b", "{.a}", ".a['b"] {
+        for bad in [
+            "",
+            ".",
+            "..",
+            ".a[",
+            ".a[x]",
+            ".a[?(@.b)]",
+            ".a b",
+            "{.a}",
+            ".a['b",
+            ".a['b',]",
+            ".a['.']",
+            ".a[1,x]",
+            ".a[x:]",
+            "..a..b",
+            "....",
+        ] {
             assert_eq!(JsonPath::parse(bad), None, "{bad}");
         }
         assert_eq!(JsonPath::parse(&".a".repeat(65)), None);

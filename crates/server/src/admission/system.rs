@@ -73,8 +73,9 @@ fn on_update(attempt: &mut Attempt<'_>, old: &Value) {
             copy(metadata, before, key);
         }
     }
-    let counts = !matches!(attempt.subresource, "status" | "binding");
-    if attempt.kind.traits.generation && counts {
+    // A binding is no change of what was asked for.
+    let is_wanted_state = !matches!(attempt.subresource, "status" | "binding");
+    if attempt.kind.traits.generation && is_wanted_state {
         let generation = before["generation"].as_i64().unwrap_or(0);
         if spec_changed(attempt.kind, attempt.new, old) {
             let metadata = self::metadata(attempt.new);

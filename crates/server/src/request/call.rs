@@ -18,6 +18,7 @@ use crate::audit::Trail;
 use crate::front::identity::Identity;
 use crate::lock::lock;
 use crate::request::route::{Route, Target, Verb};
+use crate::verbs::subresource;
 
 /// One request: everything that a handler reads besides the target and the body.
 pub(crate) struct Call {
@@ -97,6 +98,11 @@ impl Call {
         let endpoint = match found.verb {
             Verb::Watch => Endpoint::Watch,
             Verb::List | Verb::DeleteCollection => Endpoint::List,
+            _ if !subresource::writes_parent(&resource.subresource)
+                || subresource::is_transient(&resource.kind) =>
+            {
+                Endpoint::Untabled
+            }
             _ => Endpoint::Object,
         };
         let accept = self.header(header::ACCEPT);

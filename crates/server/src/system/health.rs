@@ -21,6 +21,22 @@ pub(crate) struct Health {
     pub(crate) is_stopping: bool,
 }
 
+/// What is complete when a server accepts its first connection, as Kubernetes names it.
+const STARTED: [&str; 12] = [
+    "poststarthook/start-apiserver-admission-initializer",
+    "poststarthook/generic-apiserver-start-informers",
+    "poststarthook/priority-and-fairness-config-consumer",
+    "poststarthook/start-apiextensions-informers",
+    "poststarthook/start-apiextensions-controllers",
+    "poststarthook/crd-informer-synced",
+    "poststarthook/rbac/bootstrap-roles",
+    "poststarthook/scheduling/bootstrap-system-priority-classes",
+    "poststarthook/priority-and-fairness-config-producer",
+    "poststarthook/start-kube-aggregator-informers",
+    "poststarthook/apiservice-status-local-available-controller",
+    "poststarthook/kube-apiserver-autoregistration",
+];
+
 /// A check: its name and the reason of its failure.
 type Check = (&'static str, Option<String>);
 
@@ -40,27 +56,25 @@ impl Health {
         })
     }
 
-    /// The checks of an endpoint. A store or a key service that does not work and a stop are no
-    /// reasons to restart the process, so only `readyz` has them.
+    /// The checks of an endpoint, under the names of Kubernetes. A store or a key service that does not
+    /// work and a stop are no reasons to restart the process, so only `readyz` has them.
     fn checks(&self, endpoint: &str) -> Option<Vec<Check>> {
-        let ping = ("ping", None);
+        let mut checks: Vec<Check> = vec![("ping", None), ("log", None)];
         match endpoint {
-            "livez" | "healthz" => Some(vec![ping]),
+            "livez" | "healthz" => checks.extend(STARTED.map(|name| (name, None))),
             "readyz" => {
                 let stopping = self.is_stopping.then(|| "the process is shutting down".to_owned());
-                let storage = ("storage", self.store_trouble.clone());
-                let keys = self.key_services.clone();
-                let keys = keys.map(|services| ("kms-providers", services.trouble));
-                Some(
-                    [ping, storage]
-                        .into_iter()
-                        .chain(keys)
-                        .chain([("shutdown", stopping)])
-                        .collect(),
-                )
+                checks.push(("etcd", self.store_trouble.clone()));
+                if let Some(services) = &self.key_services {
+                    checks.push(("kms-providers", services.trouble.clone()));
+                }
+                checks.push(("informer-sync", None));
+                checks.extend(STARTED.map(|name| (name, None)));
+                checks.push(("shutdown", stopping));
             }
-            _ => None,
+            _ => return None,
         }
+        Some(checks)
     }
 }
 
@@ -139,7 +153,7 @@ mod tests {
     #[test]
     fn a_healthy_server_says_ok() {
         let health = health(true);
-        for path in ["/livez", "/readyz", "/healthz", "/livez/ping", "/readyz/storage"] {
+        for path in ["/livez", "/readyz", "/healthz", "/livez/ping", "/readyz/etcd"] {
             check(&health, path, 200, "ok");
         }
         check(&health, "/livez/", 404, "404 page not found\n");
@@ -148,34 +162,39 @@ mod tests {
         assert!(health.answer("/live", "").is_none());
     }
 
+    fn started() -> String {
+        STARTED.map(|name| format!("[+]{name} ok\n")).concat()
+    }
+
     #[test]
     fn verbose_lists_every_check() {
-        let health = health(true);
-        check(&health, "/livez?verbose", 200, "[+]ping ok\nlivez check passed\n");
-        check(
-            &health,
-            "/readyz?verbose&exclude=storage",
-            200,
-            "[+]ping ok\n[+]storage excluded: ok\n[+]shutdown ok\nreadyz check passed\n",
+        let (health, started) = (health(true), started());
+        let text = format!("[+]ping ok\n[+]log ok\n{started}livez check passed\n");
+        check(&health, "/livez?verbose", 200, &text);
+        let text = format!(
+            "[+]ping ok\n[+]log ok\n[+]etcd excluded: ok\n[+]informer-sync ok\n{started}\
+             [+]shutdown ok\nreadyz check passed\n"
         );
-        check(
-            &health,
-            "/readyz?exclude=x&verbose=1",
-            200,
-            "[+]ping ok\n[+]storage ok\n[+]shutdown ok\n\
+        check(&health, "/readyz?verbose&exclude=etcd", 200, &text);
+        let text = format!(
+            "[+]ping ok\n[+]log ok\n[+]etcd ok\n[+]informer-sync ok\n{started}[+]shutdown ok\n\
              warn: some health checks cannot be excluded: no matches for \"x\"\n\
-             readyz check passed\n",
+             readyz check passed\n"
         );
+        check(&health, "/readyz?exclude=x&verbose=1", 200, &text);
+        check(&health, "/livez/poststarthook/rbac/bootstrap-roles", 200, "ok");
     }
 
     #[test]
     fn a_failing_check_is_named_and_its_reason_is_not() {
-        let health = health(false);
-        let text = "[+]ping ok\n[-]storage failed: reason withheld\n[+]shutdown ok\n\
-                    readyz check failed\n";
-        check(&health, "/readyz", 500, text);
-        check(&health, "/readyz/storage", 500, "internal server error: reason withheld\n");
-        check(&health, "/readyz?exclude=storage", 200, "ok");
+        let (health, started) = (health(false), started());
+        let text = format!(
+            "[+]ping ok\n[+]log ok\n[-]etcd failed: reason withheld\n[+]informer-sync ok\n\
+             {started}[+]shutdown ok\nreadyz check failed\n"
+        );
+        check(&health, "/readyz", 500, &text);
+        check(&health, "/readyz/etcd", 500, "internal server error: reason withheld\n");
+        check(&health, "/readyz?exclude=etcd", 200, "ok");
         check(&health, "/livez", 200, "ok");
     }
 
@@ -201,9 +220,12 @@ mod tests {
         let health = Health { is_stopping: true, ..health(true) };
         check(&health, "/livez", 200, "ok");
         check(&health, "/healthz", 200, "ok");
-        let text = "[+]ping ok\n[+]storage ok\n[-]shutdown failed: reason withheld\n\
-                    readyz check failed\n";
-        check(&health, "/readyz", 500, text);
+        let started = started();
+        let text = format!(
+            "[+]ping ok\n[+]log ok\n[+]etcd ok\n[+]informer-sync ok\n{started}\
+             [-]shutdown failed: reason withheld\nreadyz check failed\n"
+        );
+        check(&health, "/readyz", 500, &text);
     }
 
     #[test]

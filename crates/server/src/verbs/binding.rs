@@ -14,7 +14,7 @@ use headwater_schema::decode::Target;
 use http::StatusCode;
 
 use crate::admission::{node_restriction, topology};
-use crate::answer::body::{self, Response};
+use crate::answer::body::Response;
 use crate::answer::status;
 use crate::object::{is_deleting, meta, metadata, tree};
 use crate::request::call::Call;
@@ -22,6 +22,7 @@ use crate::request::decode;
 use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::delete;
+use crate::verbs::encode;
 use crate::verbs::read;
 use crate::verbs::write::{Mutation, Update};
 
@@ -44,7 +45,7 @@ pub(crate) async fn bind(
     let now = rfc3339(server.now());
     let change = Bind { cache: server.cache(), binding: &binding, name, now };
     Update { server, call, resource: &pods, options }.run(change).await?;
-    Ok(created())
+    Ok(created(call))
 }
 
 /// The pod of a request.
@@ -134,8 +135,8 @@ impl Bind<'_> {
     }
 }
 
-fn created() -> Response {
-    body::json(StatusCode::CREATED, status::line(&Status::success(201, None)))
+fn created(call: &Call) -> Response {
+    encode::success(call, StatusCode::CREATED, &Status::success(201, None))
 }
 
 /// POST on `pods/eviction`: a delete, if the disruption budgets allow it.
@@ -158,7 +159,7 @@ pub(crate) async fn evict(
         spend_budget(server, call, &pod, options.dry_run).await?;
     }
     delete::run(server, &pods, options).await?;
-    Ok(created())
+    Ok(created(call))
 }
 
 /// Whether an eviction needs a disruption budget: only a running pod that is not deleted does.

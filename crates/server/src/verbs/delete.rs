@@ -17,7 +17,6 @@ use http::StatusCode;
 
 use crate::admission::claims;
 use crate::admission::{Removal, admit_removal, is_namespace, is_released, node_restriction};
-use crate::answer::body;
 use crate::answer::body::Response;
 use crate::answer::status;
 use crate::commit::{CommitOutcome, CompanionWrites, commit, put};
@@ -70,7 +69,7 @@ pub(crate) async fn one(
             ..Details::default()
         };
         let success = Status::success(0, Some(details));
-        return Ok(body::json(code, status::line(&success)));
+        return Ok(encode::success(call, code, &success));
     }
     let seen = versions::converted(kind, &deleted.object)?;
     Ok(encode::one(server, call, kind, code, &seen))

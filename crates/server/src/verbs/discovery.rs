@@ -259,7 +259,14 @@ fn resources(
             std::iter::once(entry(row)).chain(row.subresources.iter().map(|sub| below(row, sub)))
         })
         .collect();
-    entries.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
+    // The subresources of a custom kind follow it in their own order.
+    let is_builtin = registry.has_builtin_group(group);
+    let name = |entry: &Value| -> String {
+        let name = entry["name"].as_str().unwrap_or_default();
+        let parent = name.split_once('/').map_or(name, |(parent, _)| parent);
+        if is_builtin { name } else { parent }.to_owned()
+    };
+    entries.sort_by_key(name);
     let group_version =
         if group.is_empty() { version.into() } else { format!("{group}/{version}") };
     let mut list = json!({

@@ -118,6 +118,12 @@ fn yaml(code: StatusCode, json: &[u8]) -> Response {
     }
 }
 
+/// The response with a Status that reports success.
+pub(crate) fn success(call: &Call, code: StatusCode, status: &Status) -> Response {
+    let encoding = call.representation.encoding;
+    in_encoding(encoding, code, Finish::default(), status.to_json().into())
+}
+
 /// The response to a failed request, in the encoding that the client accepts.
 pub(crate) fn status(accept: &str, status: &Status) -> Response {
     let mut response = status::response(status);

@@ -5,9 +5,9 @@ use base64::engine::general_purpose::STANDARD;
 use headwater_api::Status;
 use headwater_json::Value;
 
-/// The maximum length of a warning, and of all warnings of one response.
-const WARNING_MAX: usize = 256;
-const WARNINGS_MAX: usize = 4096;
+/// The maximum length of a warning in memory and their maximum number: more could not be sent.
+const WARNING_MAX: usize = 4096;
+const WARNINGS_MAX: usize = 256;
 
 /// A response.
 pub(super) struct Answer {
@@ -85,16 +85,10 @@ fn patch(response: &Value, is_mutating: bool) -> Result<Option<Value>, String> {
     }
 }
 
+/// The warnings of a webhook. They are cut where they are sent, if those of all webhooks are too long.
 fn warnings(list: &Value) -> Vec<String> {
-    let mut left = WARNINGS_MAX;
     let texts = list.as_array().into_iter().flatten().filter_map(Value::as_str);
-    let cut = texts.map(|text| text.chars().take(WARNING_MAX).collect::<String>());
-    cut.take_while(|text| {
-        let fits = text.len() <= left;
-        left = left.saturating_sub(text.len());
-        fits
-    })
-    .collect()
+    texts.take(WARNINGS_MAX).map(|text| text.chars().take(WARNING_MAX).collect()).collect()
 }
 
 impl Refusal {
@@ -184,7 +178,8 @@ mod tests {
         let long = "x".repeat(1000);
         let many = vec![long; 100];
         let answer = read(json!({"uid": "u", "allowed": true, "warnings": many}), false).unwrap();
-        assert_eq!(answer.warnings.len(), 16);
-        assert!(answer.warnings.iter().all(|text| text.len() == 256));
+        assert_eq!(answer.warnings.len(), 100);
+        let longer = json!({"uid": "u", "allowed": true, "warnings": ["x".repeat(5_000)]});
+        assert_eq!(read(longer, false).unwrap().warnings[0].len(), 4096);
     }
 }

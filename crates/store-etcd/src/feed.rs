@@ -28,6 +28,8 @@ use crate::session::Session;
 pub(crate) enum FeedEnd {
     /// etcd compacted the next revisions, up to this one if it reported it.
     Compacted(Option<Revision>),
+    /// The watch omitted revisions after the first of these two: changes may be lost (R38).
+    Skipped(Revision, Revision),
     /// The cluster was replaced or restored, which invalidates all changes of the feed.
     Replaced,
     /// The connection or the member failed; another member may work.
@@ -218,6 +220,9 @@ impl Feed {
                     "etcd sent revision {at} after revision {reached}"
                 )));
             }
+            if skips(self.session.trusts_progress, reached, at) {
+                return Err(FeedEnd::Skipped(reached, at));
+            }
             reached = at;
             compaction::note(&self.session, &event);
             match self.session.keyspace.change(event) {
@@ -227,5 +232,29 @@ impl Feed {
         }
         (self.position, self.behind_since) = (reached, None);
         Ok(Batch { changes, complete_to: reached })
+    }
+}
+
+/// Whether changes between two revisions are missing. A watch on one prefix does not see every
+/// revision; one on all keys does, because each revision of etcd has a change.
+fn skips(trusts_progress: bool, reached: Revision, at: Revision) -> bool {
+    !trusts_progress && at > reached.next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// R38
+    #[test]
+    fn a_watch_on_all_keys_notices_missing_revisions() {
+        let check = |trusts_progress, reached, at, expected| {
+            let found = skips(trusts_progress, Revision(reached), Revision(at));
+            assert_eq!(found, expected, "{trusts_progress} {reached} {at}");
+        };
+        check(false, 7, 8, false);
+        check(false, 7, 7, false);
+        check(false, 7, 9, true);
+        check(true, 7, 9, false);
     }
 }

@@ -33,6 +33,11 @@ pub(crate) async fn follow(session: Arc<Session>) {
                 session.note_compacted(oldest.unwrap_or_default());
                 restart(&session, &mut backoff).await;
             }
+            FeedEnd::Skipped(after, next) => {
+                tracing::error!(%after, %next, "etcd's watch omitted revisions; reloading the cache");
+                session.note_compacted(next);
+                restart(&session, &mut backoff).await;
+            }
             FeedEnd::Replaced => {
                 // A client's revision of the old cluster must not be read as one of the new
                 // cluster.
@@ -197,6 +202,10 @@ impl Cursor {
             FeedEnd::Compacted(oldest) => {
                 session.note_compacted(oldest.unwrap_or_default());
                 Err(session.compacted_error(self.position).await)
+            }
+            FeedEnd::Skipped(after, next) => {
+                tracing::error!(%after, %next, "etcd's watch omitted revisions; expiring a watch");
+                Err(Error::Compacted { asked: self.position, oldest: next })
             }
             FeedEnd::Replaced => {
                 let current = session.client.known().revision;

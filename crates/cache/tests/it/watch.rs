@@ -299,10 +299,17 @@ async fn a_stop_wakes_every_watcher_and_follows_its_pending_events() {
     let mut behind = pond.watch(&all(), WatchStart::Now);
     let mut waiting = pond.watch(&filter("other", "", ""), WatchStart::Now);
     let mut future = pond.watch(&all(), WatchStart::After(Revision(a.0 + 9)));
-    assert!(ready(&mut waiting).is_none());
+    let mut another = pond.watch(&filter("other", "", ""), WatchStart::Now);
+    let mut third = pond.watch(&filter("third", "", ""), WatchStart::Now);
+    for waiting in [&mut waiting, &mut another, &mut third] {
+        assert!(ready(waiting).is_none());
+    }
     let b = pond.put(&pod("ns/b")).await;
-    let (woken, ()) = tokio::join!(waiting.next(), async { pond.cache.stop() });
-    assert_eq!(describe(&woken), format!("stopping at {b}"));
+    let (one, two, three, ()) =
+        tokio::join!(waiting.next(), another.next(), third.next(), async { pond.cache.stop() });
+    for woken in [one, two, three] {
+        assert_eq!(describe(&woken), format!("stopping at {b}"));
+    }
     let steps = [format!("ADDED ns/b@{b}"), format!("stopping at {b}")];
     assert_eq!(ready_steps(&mut behind), steps);
     assert_eq!(ready_steps(&mut future), ["stopping"]);

@@ -33,6 +33,21 @@ async fn the_pages_of_a_list_are_one_replacement_at_the_first_pages_version() {
     assert_eq!(journal.take(), ["Initial(a@1)", "Initial(b@2)", "Initial(c@3)"]);
 }
 
+/// B246
+#[tokio::test(start_paused = true)]
+async fn a_list_whose_token_repeats_ends_and_is_listed_again() {
+    let (script, running) = listing(options("o"));
+    script.expect_list().answers_part([map("a", "1")], "10", "t");
+    script.expect_list().continues("t").answers_part([map("b", "2")], "10", "t");
+    quiet().await;
+    assert_eq!((script.steps_left(), running.keys()), (0, Vec::<String>::new()));
+    assert!(!running.informer.has_synced());
+    script.expect_list().answers([map("c", "3")], "11");
+    script.expect_watch();
+    sleep(10 * SECOND).await;
+    assert_eq!((script.steps_left(), running.keys()), (0, vec!["c".to_owned()]));
+}
+
 /// C2.2
 #[tokio::test(start_paused = true)]
 async fn a_server_that_pages_cache_reads_is_paged_later_too() {

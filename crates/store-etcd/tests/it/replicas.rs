@@ -180,6 +180,34 @@ async fn a_watch_cut_between_two_fragments_of_a_revision_receives_each_change_on
     assert_eq!(seen, [("/a".to_owned(), second), ("/b".to_owned(), second)]);
 }
 
+/// R42: if it were sent again, its own first try would be a conflict.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_whose_answer_is_lost_is_not_sent_again() {
+    const TRIES: usize = 20;
+    let Some(members) = etcd::EtcdCluster::start() else { return };
+    let near = EtcdStore::connect(fixture::options(&members)).await.unwrap();
+    for number in 0..TRIES {
+        let proxy = Proxy::start(members.port(0)).await;
+        let endpoints = [vec![proxy.url()], members.endpoints()].concat();
+        let far = Options { endpoints, deadline: DEADLINE, ..fixture::options(&members) };
+        let far = EtcdStore::connect(far).await.unwrap();
+        let key = Key::new(format!("/{number}"));
+        let put = Action::Put { value: Bytes::from_static(b"{}"), ttl: None };
+        // The request is forwarded, and the first byte of an answer is not.
+        proxy.cut_after(0);
+        let answer = far.commit(Write::one(key.clone(), Guard::Absent, put)).await;
+        let is_stored = near.get(&key).await.unwrap().is_some();
+        match answer {
+            Err(Error::Unavailable(_)) if is_stored => return,
+            // The connection was cut before the request was sent.
+            Err(Error::Unavailable(_)) => {}
+            Ok(_) => assert!(is_stored),
+            Err(error) => panic!("the write was sent again: {error}"),
+        }
+    }
+    panic!("no answer was lost");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_with_more_operations_than_etcd_accepts_is_rejected_with_the_name_of_the_limit() {
     let Some(members) = etcd::EtcdCluster::start() else { return };

@@ -10,7 +10,7 @@ const words = new WeakMap(); // what the filter looks at, once for each version 
 export function table(id, query) {
   const k = kind(id);
   if (!k) return { title: id, el: h('section', { class: 'view' }, h('div', { class: 'state' }, h('div', { class: 'big' }, '404'), h('h2', {}, 'No such kind'), h('p', {}, `The server has no resource called “${id}”.`))) };
-  let wide = false, rows = [], byKey = new Map(), stale = false, sortedAt = 0, touched = 0, feed = null, cols = [], shown = null, phase = null;
+  let wide = false, rows = [], byKey = new Map(), stale = false, behind = false, sortedAt = 0, touched = 0, feed = null, cols = [], shown = null, phase = null;
   const stop = [], timers = new Set();
   const box = h('input', { class: 'filter', type: 'search', placeholder: `Filter ${k.plural}`, 'aria-label': 'Filter rows', spellcheck: 'false', autocomplete: 'off', value: query || '' });
   const count = h('span', { class: 'count', 'aria-live': 'polite' });
@@ -74,7 +74,7 @@ export function table(id, query) {
     const ts = terms();
     rows = []; byKey = new Map();
     for (const [key, obj] of feed.objs) if (fits(obj, ts)) { const r = { key, obj }; rows.push(r); byKey.set(key, r); }
-    vt.rows = rows; if (cols.length) vt.order(); sortedAt = performance.now(); stale = false; labels();
+    vt.rows = rows; if (cols.length) vt.order(); sortedAt = performance.now(); stale = behind = false; labels();
   }
   function labels() {
     const all = feed.objs.size, n = byKey.size, denied = feed.denied, loading = !feed.ready && !denied, none = !n && !denied && !loading;
@@ -102,7 +102,7 @@ export function table(id, query) {
   stop.push(on((m) => {
     const ch = m.byFeed?.get(feed);
     if (ch) {
-      if (feed.columns !== shown) { columns(); rebuild(); vt.resize(); } else if (!cols.length) { labels(); } else if (!feed.ready || ch.size > 3000) { if (performance.now() - sortedAt > 250) rebuild(); else stale = true; } else {
+      if (feed.columns !== shown) { columns(); rebuild(); vt.resize(); } else if (!cols.length) { labels(); } else if (!feed.ready || ch.size > 3000) { if (performance.now() - sortedAt > 250) rebuild(); else behind = stale = true; } else {
         const ts = terms();
         let moved = false;
         for (const [key, e] of ch) {
@@ -125,8 +125,8 @@ export function table(id, query) {
     const aiming = performance.now() - (vt.pointerAt || -9e9) < 2500 && vt.el.matches(':hover');
     if (stale && !aiming && performance.now() - sortedAt > 1000) settle();
   }));
-  function settle() { if (!cols.length) return; rows = rows.filter((r) => !r.gone); vt.rows = rows; vt.order(); sortedAt = performance.now(); stale = false; labels(); }
-  const tidy = setInterval(() => { const aiming = performance.now() - (vt.pointerAt || -9e9) < 2500 && vt.el.matches(':hover'); if (stale && !aiming) { if (feed.ready) settle(); else rebuild(); } }, 1000);
+  function settle() { if (!cols.length) return; if (behind) return rebuild(); rows = rows.filter((r) => !r.gone); vt.rows = rows; vt.order(); sortedAt = performance.now(); stale = false; labels(); }
+  const tidy = setInterval(() => { const aiming = performance.now() - (vt.pointerAt || -9e9) < 2500 && vt.el.matches(':hover'); if (stale && (behind || !aiming)) settle(); }, 1000);
   open();
   text(foot.at, k.live ? 'sampled once a second' : `at revision ${num(live.rev)}`);
   return {

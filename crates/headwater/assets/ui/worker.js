@@ -71,14 +71,15 @@ function watch(f) {
   else if (noStreamingLists) return list(f);
   else { q.set('sendInitialEvents', 'true'); q.set('resourceVersionMatch', 'NotOlderThan'); }
   if (f.as === 'table') q.set('includeObject', 'Metadata');
-  if (!f.rv && !f.lines) { f.seen = new Set(); set(f, f.lists ? 'relist' : 'list'); count(f); }
+  if (!f.rv && !f.lines) { f.seen = new Set(); set(f, f.once ? 'relist' : 'list'); count(f); }
   f.stream = ++streamId; byStream.set(f.stream, f);
   say({ open: { id: f.stream, path: `${f.base}?${q}`, accept: accept(f) } });
 }
-function count(f) { lists++; f.lists++; }
+// A list that had not ended before is not another one.
+function count(f) { if (f.once) { lists++; f.relists++; } }
 // Servers without streaming lists: pages of a list, then the watch.
 async function list(f) {
-  f.listing = true; f.seen = new Set(); set(f, f.lists ? 'relist' : 'list'); count(f);
+  f.listing = true; f.seen = new Set(); set(f, f.once ? 'relist' : 'list'); count(f);
   let rv = '', next = '';
   try {
     do {
@@ -150,7 +151,7 @@ function synced(f) {
     for (const key of [...f.keys.keys()]) if (!f.seen.has(key) && !f.every) { const ns = key.includes('/') ? key.split('/')[0] : ''; f.keys.delete(key); space(f, ns, -1); if (f.as !== 'meta') changed(f, key, 'DELETED', null); }
     f.seen = null;
   }
-  f.synced = true; f.denied = null;
+  f.synced = true; f.once = true; f.denied = null;
   set(f, 'live'); dirty(f);
   if (state === 'relist' && ![...feeds.values()].some((x) => x.state === 'relist')) settle();
 }
@@ -232,7 +233,7 @@ setInterval(() => {
   for (const f of feeds.values()) {
     const quick = f.moved / seconds;
     f.moved = 0;
-    stats.push({ id: f.id, n: scope && f.namespaced ? f.spaces.get(scope) || 0 : f.keys.size, all: f.keys.size, rate: f.synced ? quick : 0, state: f.state, rv: f.rv || f.newest, events: f.events, bytes: f.bytes, resumes: f.resumes, relists: Math.max(0, f.lists - 1), denied: f.denied });
+    stats.push({ id: f.id, n: scope && f.namespaced ? f.spaces.get(scope) || 0 : f.keys.size, all: f.keys.size, rate: f.synced ? quick : 0, state: f.state, rv: f.rv || f.newest, events: f.events, bytes: f.bytes, resumes: f.resumes, relists: f.relists, denied: f.denied });
   }
   postMessage({ second: stats, rev: revision() });
 }, 1000);
@@ -275,7 +276,7 @@ function tree(uid) {
 
 onmessage = ({ data: m }) => {
   if (m.open) {
-    const f = { ...m.open, stream: 0, rv: m.open.rv || '', newest: '', keys: new Map(), spaces: new Map(), pending: new Map(), seen: null, synced: !!m.open.rv, columns: null, newColumns: false, denied: null, state: 'list', lists: 0, resumes: 0, events: 0, bytes: 0, moved: 0, fresh: 0 };
+    const f = { ...m.open, stream: 0, rv: m.open.rv || '', newest: '', keys: new Map(), spaces: new Map(), pending: new Map(), seen: null, synced: !!m.open.rv, columns: null, newColumns: false, denied: null, state: 'list', once: false, relists: 0, resumes: 0, events: 0, bytes: 0, moved: 0, fresh: 0 };
     feeds.set(f.id, f);
     if (open) { if (state !== 'lost') watch(f); } else connect();
   } else if (m.close) {

@@ -104,7 +104,8 @@ fn a_history_that_is_gone_is_listed_again_once() {
     create(&elsewhere, "meanwhile");
     let revision = kubectl("get configmap meanwhile -o jsonpath={.metadata.resourceVersion}");
     let revision = String::from_utf8(revision.stdout).unwrap();
-    let compacted = run(&["compact", &revision, "--kubeconfig", kubeconfig.to_str().unwrap()]);
+    let compacted =
+        run(&["compact", "--revision", &revision, "--kubeconfig", kubeconfig.to_str().unwrap()]);
     assert!(compacted.status.success(), "{compacted:?}");
     drop(elsewhere);
     let _server = durable.start();
@@ -213,6 +214,7 @@ fn a_watcher_that_does_not_read_tops_the_list_of_watchers() {
     write!(stopped, "GET {target} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: stopped/1\r\n\r\n")
         .unwrap();
     browser.open(&cluster.url);
+    browser.until("document.querySelectorAll('.rl.k').length > 8");
     browser.press(&["g", "r"]);
     browser.until("document.querySelectorAll('.watchers .tr:not([hidden])').length > 8");
     browser.until("document.querySelectorAll('.srows div').length === 6");

@@ -157,7 +157,7 @@ fn the_page_is_used_with_the_keyboard_alone() {
     browser.press(&[ENTER]);
     browser.until(&format!("location.hash.endsWith({selected})"));
     browser.until("/^[2-9]\\d* of/.test(document.querySelector('.vline b')?.innerText)");
-    let versions = browser.number("document.querySelector('.tl').ariaValueMax");
+    let versions = browser.number("+document.querySelector('.tl').ariaValueMax");
     browser.press(&[LEFT]);
     browser.until(&format!("+document.querySelector('.tl').ariaValueNow === {}", versions - 1.0));
     let focus = "document.activeElement !== document.body && document.activeElement.matches(':focus-visible')";

@@ -21,6 +21,7 @@ mod quantity;
 mod time;
 mod transfer;
 mod ui;
+mod relay;
 
 pub(crate) use audit::AuditFlags;
 pub(crate) use authentication::AuthenticationFlags;
@@ -34,6 +35,7 @@ pub(crate) use quantity::{ByteSize, parse_bytes, parse_duration};
 pub(crate) use time::{ReplaySpeed, TimePoint};
 pub(crate) use transfer::{ExportFlags, ImportFlags, RecordFlags, ReplayFlags};
 pub(crate) use ui::{UiBind, UiFlags};
+pub(crate) use relay::RelayFlags;
 
 /// A Kubernetes-compatible List/Watch control plane in one binary.
 #[derive(Debug, Parser)]
@@ -68,6 +70,7 @@ Examples:
   headwater serve --memory --bind 127.0.0.1:0  in memory, on any free port
   export KUBECONFIG=.headwater/admin.kubeconfig; kubectl get namespaces
   headwater ui                                 see the cluster in a browser
+  headwater relay --upstream kubeconfig --all  a cache in front of another API server
   headwater kubeconfig --user alice --group dev  a credential for somebody
   headwater backup today.hwb                   back up the running server
   headwater restore today.hwb --data-dir new   restore into an empty directory
@@ -84,6 +87,9 @@ pub(crate) enum Command {
     /// Show a cluster live in a browser
     #[command(after_long_help = ui::EXAMPLES)]
     Ui(UiFlags),
+    /// Run a List/Watch cache in front of another API server
+    #[command(after_long_help = relay::EXAMPLES)]
+    Relay(Box<RelayFlags>),
     /// Run controllers against a remote server, with leader election
     Controllers(Box<ControllersFlags>),
     /// Print the changes of objects of any cluster, field by field

@@ -16,6 +16,7 @@ mod signals;
 mod engine;
 mod encryption;
 mod serve;
+mod relay;
 mod controllers;
 mod data;
 mod pki;
@@ -80,6 +81,7 @@ fn run(flags: Flags) -> Result<()> {
             Command::Dev(serve) => Box::pin(serve::dev(*serve)).await,
             Command::Serve(serve) => Box::pin(serve::serve(*serve)).await,
             Command::Ui(flags) => Box::pin(ui::run(&flags)).await,
+            Command::Relay(flags) => Box::pin(relay::relay(*flags)).await,
             Command::Controllers(flags) => Box::pin(controllers::controllers(*flags)).await,
             Command::Watch(flags) => Box::pin(watch::run(&flags)).await,
             Command::Tree(flags) => Box::pin(tree::run(&flags)).await,

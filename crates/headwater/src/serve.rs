@@ -325,7 +325,7 @@ impl ControllerTasks {
 }
 
 /// The exit code after a second signal: that of a shell after Ctrl-C.
-const SECOND_SIGNAL: i32 = 130;
+pub(crate) const SECOND_SIGNAL: i32 = 130;
 
 /// The files and directories that the server writes.
 struct ServerPaths {

@@ -149,21 +149,20 @@ impl Journal {
         Ok(self.log_bytes > self.log_max)
     }
 
-    /// Begins a new generation: later batches go to a new log.
-    pub(crate) fn rotate_log(&mut self, revision: Revision) -> io::Result<()> {
+    /// Begins a new generation: later batches go to a new log. Returns its number.
+    pub(crate) fn rotate_log(&mut self, revision: Revision) -> io::Result<u64> {
         self.generation += 1;
-        self.open_log(revision)
-    }
-
-    /// Writes the state of the current generation, at or after the revision at which its log begins.
-    pub(crate) fn write_state(&mut self, revision: Revision) -> io::Result<StateWriter> {
-        self.state(self.generation, revision)
+        self.open_log(revision)?;
+        Ok(self.generation)
     }
 
     /// Removes what is older than the state before this one, which is complete.
-    pub(crate) fn keep_two(&mut self) -> io::Result<()> {
-        let (_, before) = self.states;
-        self.states = (before, self.generation);
+    pub(crate) fn keep_two(&mut self, generation: u64) -> io::Result<()> {
+        let (oldest, before) = self.states;
+        if generation < oldest {
+            return self.forget_before(oldest); // a new history began meanwhile
+        }
+        self.states = (before, generation);
         self.forget_before(before)
     }
 
@@ -187,7 +186,8 @@ impl Journal {
         Ok(())
     }
 
-    fn state(&self, generation: u64, revision: Revision) -> io::Result<StateWriter> {
+    /// Writes the state of a generation, at or after the revision at which its log begins.
+    pub(crate) fn state(&self, generation: u64, revision: Revision) -> io::Result<StateWriter> {
         let path = self.folder.join(format!("state-{generation}"));
         let temporary = path.with_extension("part");
         let mut file = BufWriter::new(File::create(&temporary)?);
@@ -387,20 +387,20 @@ mod tests {
         let (mut journal, _) = Journal::open(folder.path(), None).unwrap();
         journal.resume(Revision(13)).unwrap();
         journal.append(&batch(14)).unwrap();
-        journal.rotate_log(Revision(14)).unwrap();
-        let mut state = journal.write_state(Revision(14)).unwrap();
+        let generation = journal.rotate_log(Revision(14)).unwrap();
+        let mut state = journal.state(generation, Revision(14)).unwrap();
         journal.append(&batch(15)).unwrap();
         assert_eq!(recovered(folder.path()), Some((10, vec![11, 12, 13, 14, 15])));
         state.add("/registry/core/pods/a/14", Revision(14), b"14").unwrap();
         state.finish().unwrap();
         assert_eq!(recovered(folder.path()), Some((10, vec![11, 12, 13, 14, 15])));
-        journal.keep_two().unwrap();
+        journal.keep_two(generation).unwrap();
         assert_eq!(recovered(folder.path()), Some((10, vec![11, 12, 13, 14, 15])));
-        journal.rotate_log(Revision(15)).unwrap();
-        let mut state = journal.write_state(Revision(15)).unwrap();
+        let generation = journal.rotate_log(Revision(15)).unwrap();
+        let mut state = journal.state(generation, Revision(15)).unwrap();
         state.add("/registry/core/pods/a/14", Revision(14), b"14").unwrap();
         state.finish().unwrap();
-        journal.keep_two().unwrap();
+        journal.keep_two(generation).unwrap();
         assert_eq!(recovered(folder.path()), Some((14, vec![15])));
     }
 

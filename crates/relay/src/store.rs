@@ -89,6 +89,7 @@ pub(crate) struct Followed {
     /// Whether a watch of the upstream is being read.
     pub(crate) is_following: AtomicBool,
     pub(crate) journal: Option<Mutex<Journal>>,
+    is_rotating: AtomicBool,
     cache: OnceLock<Cache>,
     /// The task of the cache, which checks the upstream's revision itself.
     follower: Mutex<Option<tokio::task::Id>>,
@@ -179,6 +180,7 @@ impl FollowedStore {
             is_catching_up: AtomicBool::new(false),
             is_following: AtomicBool::new(false),
             journal,
+            is_rotating: AtomicBool::new(false),
             cache: OnceLock::new(),
             follower: Mutex::default(),
         };
@@ -247,10 +249,16 @@ impl Followed {
     pub(crate) async fn check_cluster(&self) -> Result<bool, String> {
         let found = self.connection.cluster().await?;
         let state = self.state();
-        Ok(match (&state.cluster, &found) {
-            (Some(known), Some(found)) => known == found,
-            _ => true,
-        })
+        match (&state.cluster, &found) {
+            (Some(known), Some(found)) => Ok(known == found),
+            // A server that is starting may refuse for a moment.
+            (Some(_), None) => {
+                Err("the relay may not read the namespace kube-system any more, which \
+                                    tells one cluster from another"
+                    .to_owned())
+            }
+            (None, _) => Ok(true),
+        }
     }
 
     /// The newest revision of the upstream, by one request of all who ask meanwhile.
@@ -452,13 +460,16 @@ impl Followed {
         let (Some(journal), Some(cache)) = (&self.journal, self.cache.get().cloned()) else {
             return;
         };
+        if self.is_rotating.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let rotated = {
             let mut journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
             journal.rotate_log(revision)
         };
-        if self.written(rotated).is_none() {
-            return;
-        }
+        let Some(generation) = self.written(rotated) else {
+            return self.is_rotating.store(false, Ordering::Release);
+        };
         let followed = Arc::clone(self);
         tokio::task::spawn_blocking(move || {
             let resource = cache.resource(followed.prefix());
@@ -466,16 +477,17 @@ impl Followed {
             let write = || -> std::io::Result<()> {
                 let Some(journal) = &followed.journal else { return Ok(()) };
                 let lock = || journal.lock().unwrap_or_else(PoisonError::into_inner);
-                let mut state = lock().write_state(snapshot.revision())?;
+                let mut state = lock().state(generation, snapshot.revision())?;
                 for object in snapshot.iter("", None) {
                     let stored = object.stored().map_err(std::io::Error::other)?;
                     let key = Key::in_collection(followed.prefix(), object.key());
                     state.add(key.as_str(), object.revision(), &stored)?;
                 }
                 state.finish()?;
-                lock().keep_two()
+                lock().keep_two(generation)
             };
             followed.written(write());
+            followed.is_rotating.store(false, Ordering::Release);
         });
     }
 }

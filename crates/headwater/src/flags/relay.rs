@@ -68,11 +68,11 @@ pub(crate) struct RelayFlags {
     pub(crate) impersonate: bool,
 
     /// Answer reads of the newest state without asking the upstream, if it was heard of within this time
-    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration)]
     pub(crate) stale_ok: Duration,
 
     /// How long the upstream's answers about tokens and permissions are used
-    #[arg(long, value_name = "SECONDS", default_value = "10s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(crate) permission_ttl: Duration,
 
     /// Continue even if other users can read keys and tokens

@@ -24,6 +24,7 @@ mod page;
 mod process;
 mod python;
 mod recording;
+mod relay;
 mod round_trip;
 mod soak;
 mod spec;

@@ -84,7 +84,9 @@ async fn answer(mut socket: TcpStream, script: Arc<Mutex<Script>>) {
         let text = String::from_utf8_lossy(&request).into_owned();
         let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
         let length = head.lines().find_map(|line| {
-            line.to_ascii_lowercase().strip_prefix("content-length:").map(|n| n.trim().parse::<usize>().unwrap())
+            line.to_ascii_lowercase()
+                .strip_prefix("content-length:")
+                .map(|n| n.trim().parse::<usize>().unwrap())
         });
         if body.len() >= length.unwrap_or(0) {
             break (head.to_owned(), body.to_owned());
@@ -93,7 +95,10 @@ async fn answer(mut socket: TcpStream, script: Arc<Mutex<Script>>) {
     let target = head.split(' ').nth(1).unwrap_or_default().to_owned();
     let respond = |value: Value| {
         let body = value.to_string();
-        format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+        format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
     };
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
     let text = match path {
@@ -118,7 +123,10 @@ async fn answer(mut socket: TcpStream, script: Arc<Mutex<Script>>) {
                 let mut script = script.lock().unwrap();
                 match script.watches.len() {
                     0 | 1 => (script.watches.front().cloned().unwrap_or_default(), true),
-                    _ => (script.watches.pop_front().unwrap_or_default(), false),
+                    _ => {
+                        script.revision = script.revision.max(20);
+                        (script.watches.pop_front().unwrap_or_default(), false)
+                    }
                 }
             };
             let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n").await;
@@ -146,11 +154,13 @@ async fn answer(mut socket: TcpStream, script: Arc<Mutex<Script>>) {
 #[track_caller]
 fn check(watches: &[Vec<u8>], fault: &'static str) -> impl Future<Output = ()> {
     let mut watches = watches.to_vec();
+    let has_good = watches.iter().any(|watch| watch.windows(8).any(|text| text == b"\"second\""));
     watches.push(event("ADDED", &map("last", 90)).into_bytes());
     async move {
         let server = HostileServer::start(&watches).await;
         let relay =
-            TestRelay::start(server.config(), named(&["configmaps"]), RelayChoices::default()).await;
+            TestRelay::start(server.config(), named(&["configmaps"]), RelayChoices::default())
+                .await;
         let client = relay.client("any").await;
         let any = format!("{MAPS}?resourceVersion=0");
         // Whatever it says meanwhile: what was true stays.
@@ -161,6 +171,8 @@ fn check(watches: &[Vec<u8>], fault: &'static str) -> impl Future<Output = ()> {
         })
         .await;
         assert!(!names(&shown).contains(&"untrue"), "{fault}: {shown}");
+        assert_eq!(names(&shown).contains(&"second"), has_good, "{fault}: {shown}");
+        assert_eq!(relay.sent("list"), 1, "{fault}: it goes on from the last good revision");
         assert!(relay.metric("headwater_relay_faults_total", fault) > 0, "{fault}");
     }
 }
@@ -177,11 +189,15 @@ async fn violations_of_an_upstream_are_counted_and_survived() {
     check(&[lines(&["\u{0}\u{1}\n"])], "broken").await;
     let nameless = event("ADDED", &json!({ "metadata": { "resourceVersion": "30" } }));
     check(&[lines(&[&good, &nameless])], "object").await;
-    let other = event("ADDED", &json!({ "kind": "Secret", "metadata": { "name": "untrue", "resourceVersion": "30" } }));
+    let other = event(
+        "ADDED",
+        &json!({ "kind": "Secret", "metadata": { "name": "untrue", "resourceVersion": "30" } }),
+    );
     check(&[lines(&[&good, &other])], "object").await;
     let mark = json!({ "metadata": { "resourceVersion": "3" } });
     check(&[lines(&[&good, &event("BOOKMARK", &mark)])], "order").await;
-    let failed = json!({ "kind": "Status", "code": 500, "reason": "InternalError", "message": "no" });
+    let failed =
+        json!({ "kind": "Status", "code": 500, "reason": "InternalError", "message": "no" });
     check(&[lines(&[&event("ERROR", &failed)])], "error").await;
 }
 
@@ -221,7 +237,8 @@ async fn progress_is_proven_where_no_event_shows_it() {
     let client = relay.client("any").await;
     for revision in [11, 15, 99] {
         server.set(revision, &[map("first", 10)]);
-        let list = tokio::time::timeout(Duration::from_secs(20), client.ok(Method::GET, MAPS, None));
+        let list =
+            tokio::time::timeout(Duration::from_secs(20), client.ok(Method::GET, MAPS, None));
         let list = list.await.unwrap();
         assert_eq!(list["metadata"]["resourceVersion"], revision.to_string());
     }

@@ -31,12 +31,9 @@ fn definition() -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn custom_kinds_are_held_as_they_come_and_go() {
     let upstream = Upstream::start().await;
-    let relay = TestRelay::start(
-        upstream.config(false).await,
-        HeldResources::All,
-        RelayChoices::default(),
-    )
-    .await;
+    let relay =
+        TestRelay::start(upstream.config(false).await, HeldResources::All, RelayChoices::default())
+            .await;
     let (through, direct) = (relay.client(ADMIN).await, upstream.client(ADMIN).await);
     for path in ["/api/v1/pods", "/apis/apps/v1/deployments", "/api/v1/namespaces", DEFINITIONS] {
         let forwarded = relay.sent("forward");
@@ -65,7 +62,8 @@ async fn custom_kinds_are_held_as_they_come_and_go() {
             (format!("{WIDGETS}/red"), "application/json"),
             (format!("{WIDGETS}?fieldSelector=spec.color%3Dblue"), "application/json"),
         ] {
-            let (here, there) = (through.text(&path, accept).await, direct.text(&path, accept).await);
+            let (here, there) =
+                (through.text(&path, accept).await, direct.text(&path, accept).await);
             assert_eq!(here, there, "{round} {path}");
         }
         let list = through.ok(Method::GET, WIDGETS, None).await;

@@ -114,7 +114,8 @@ async fn every_reader_behind_two_relays_receives_exactly_the_history() {
     // The history is what a reader of the upstream itself saw.
     let (witness, _) = all.join_next().await.unwrap().unwrap();
     let mut history = History::default();
-    let first = direct.get(&format!("{MAPS}?resourceVersion={start}&resourceVersionMatch=Exact")).await.1;
+    let first =
+        direct.get(&format!("{MAPS}?resourceVersion={start}&resourceVersionMatch=Exact")).await.1;
     for object in first["items"].as_array().unwrap() {
         let body = headwater_testkit::history::ObjectBody::new({
             let mut object = object.clone();
@@ -151,14 +152,14 @@ async fn readers_of_two_relays_cost_the_upstream_two_watches() {
     let upstream = Upstream::start().await;
     let direct = upstream.client(ADMIN).await;
     let start = direct.put_map("a", "first", "x").await;
-    let choices =
-        RelayChoices { keep_reviews: Duration::from_secs(60), ..RelayChoices::default() };
+    let choices = RelayChoices { keep_reviews: Duration::from_secs(60), ..RelayChoices::default() };
     let mut relays = Vec::new();
     for _ in 0..2 {
         let config = upstream.config(false).await;
         relays.push(TestRelay::start(config, named(&["configmaps"]), choices.clone()).await);
     }
-    let before = (upstream.requests("LIST", "configmaps"), upstream.requests("WATCH", "configmaps"));
+    let before =
+        (upstream.requests("LIST", "configmaps"), upstream.requests("WATCH", "configmaps"));
     let (goal, reached) = tokio::sync::watch::channel(u64::MAX);
     let mut readers = JoinSet::new();
     for n in 0..READERS {

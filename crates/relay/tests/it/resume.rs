@@ -48,7 +48,8 @@ async fn a_relay_that_starts_again_lists_nothing_and_its_clients_resume() {
     };
     direct.put_map("a", "before", "x").await;
     let start = async |choices: &RelayChoices| {
-        TestRelay::start(upstream.config(false).await, named(&["configmaps"]), choices.clone()).await
+        TestRelay::start(upstream.config(false).await, named(&["configmaps"]), choices.clone())
+            .await
     };
     let relay = start(&choices).await;
     let through = relay.client(ADMIN).await;
@@ -78,9 +79,8 @@ async fn a_relay_that_starts_again_lists_nothing_and_its_clients_resume() {
         relay.stop().await;
     }
     let states = std::fs::read_dir(folder.path().join("core_configmaps")).unwrap();
-    let states = states.filter(|file| {
-        file.as_ref().unwrap().file_name().to_string_lossy().starts_with("state-")
-    });
+    let states = states
+        .filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().starts_with("state-"));
     assert_eq!(states.count(), 2, "two generations are kept");
 }
 

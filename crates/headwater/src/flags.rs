@@ -32,10 +32,10 @@ pub(crate) use etcd::{EtcdFlags, StoreKind};
 pub(crate) use kubeconfig::KubeconfigFlags;
 pub(crate) use pki::{PkiCommand, PkiFlags};
 pub(crate) use quantity::{ByteSize, parse_bytes, parse_duration};
+pub(crate) use relay::RelayFlags;
 pub(crate) use time::{ReplaySpeed, TimePoint};
 pub(crate) use transfer::{ExportFlags, ImportFlags, RecordFlags, ReplayFlags};
 pub(crate) use ui::{UiBind, UiFlags};
-pub(crate) use relay::RelayFlags;
 
 /// A Kubernetes-compatible List/Watch control plane in one binary.
 #[derive(Debug, Parser)]

@@ -3,9 +3,12 @@
 //! River: route → **review** → identity, authorization. The response is the request with a status;
 //! nothing is stored.
 
+mod selector;
+
 use bytes::Bytes;
 use headwater_api::Status;
 use headwater_api::options::WriteOptions;
+use headwater_api::status::{self as api_status, FieldError};
 use headwater_json::{Map, Value, json};
 use http::StatusCode;
 
@@ -19,6 +22,7 @@ use crate::request::decode;
 use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::encode;
+use selector::ReviewedSelectors;
 
 /// POST of a review.
 pub(crate) async fn review(
@@ -33,18 +37,14 @@ pub(crate) async fn review(
     value["status"] = match &*resource.kind.plural {
         "selfsubjectreviews" => json!({ "userInfo": user_info(&call.identity) }),
         "tokenreviews" => token(server, &spec).await?,
-        "selfsubjectaccessreviews" => access(server, &call.identity, &spec).await?,
         "selfsubjectrulesreviews" => rules(server, &call.identity, &spec)?,
-        "subjectaccessreviews" => access(server, &subject(&spec)?, &spec).await?,
-        "localsubjectaccessreviews" => {
-            let namespace = &spec["resourceAttributes"]["namespace"];
-            if namespace.as_str() != Some(&resource.namespace) {
-                let why = "must match metadata.namespace";
-                return Err(status::bad_request(format!(
-                    "spec.resourceAttributes.namespace: {why}"
-                )));
-            }
-            access(server, &subject(&spec)?, &spec).await?
+        "selfsubjectaccessreviews" => {
+            check(resource, &value)?;
+            access(server, &call.identity, &spec).await
+        }
+        "subjectaccessreviews" | "localsubjectaccessreviews" => {
+            check(resource, &value)?;
+            access(server, &subject(&spec), &spec).await
         }
         _ => return Err(status::no_such_resource()),
     };
@@ -78,19 +78,76 @@ async fn token(server: &Server, spec: &Value) -> Result<Value, Status> {
     })
 }
 
+/// Refuses an access review that makes no sense.
+fn check(resource: &ResourcePath, review: &Value) -> Result<(), Status> {
+    let spec = &review["spec"];
+    let (attributes, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
+    let mut errors = Vec::new();
+    let mut invalid = |field: &str, value: &Value, why: &str| {
+        errors.push(FieldError::invalid(field, value, why));
+    };
+    match (attributes.is_object(), path.is_object()) {
+        (true, true) => {
+            let why = "cannot be specified in combination with resourceAttributes";
+            invalid("spec.nonResourceAttributes", path, why);
+        }
+        (false, false) => {
+            let why =
+                "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            invalid("spec.resourceAttributes", &Value::Null, why);
+        }
+        _ => {}
+    }
+    let plural = &*resource.kind.plural;
+    let is_empty = |key: &str| match &spec[key] {
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        _ => true,
+    };
+    if plural != "selfsubjectaccessreviews" && is_empty("user") && is_empty("groups") {
+        invalid("spec.user", &"".into(), "at least one of user or group must be specified");
+    }
+    let is_local = plural == "localsubjectaccessreviews";
+    let metadata = review["metadata"].as_object().into_iter().flatten();
+    let mut given = metadata.filter(|(key, value)| match key.as_str() {
+        "managedFields" | "creationTimestamp" => false,
+        "namespace" => !is_local,
+        _ => !value.is_null(),
+    });
+    if given.next().is_some() {
+        let why = if is_local { "must be empty except for namespace" } else { "must be empty" };
+        invalid("metadata", &review["metadata"], why);
+    }
+    if is_local {
+        let namespace = attributes["namespace"].as_str().unwrap_or_default();
+        if attributes.is_object() && namespace != resource.namespace {
+            let why = "must match metadata.namespace";
+            invalid("spec.resourceAttributes.namespace", &namespace.into(), why);
+        }
+        if path.is_object() {
+            invalid("spec.nonResourceAttributes", path, "disallowed on this kind of request");
+        }
+    }
+    if let Some(attributes) = attributes.as_object() {
+        errors.extend(selector::errors(attributes));
+    }
+    match errors.is_empty() {
+        true => Ok(()),
+        false => {
+            let kind = &resource.kind;
+            Err(api_status::invalid(&kind.group, &kind.kind.kind, "", &errors))
+        }
+    }
+}
+
 /// The user of a review.
-fn subject(spec: &Value) -> Result<Identity, Status> {
+fn subject(spec: &Value) -> Identity {
     let text = |key: &str| spec[key].as_str().unwrap_or_default().to_owned();
     let groups = texts(&spec["groups"]);
-    if text("user").is_empty() && groups.is_empty() {
-        return Err(status::bad_request(
-            "spec.user: at least one of user or group must be specified",
-        ));
-    }
     let extra = spec["extra"].as_object().into_iter().flatten();
     let extra = extra.map(|(key, values)| (key.as_str().to_owned(), texts(values))).collect();
     let (user, uid) = (text("user"), text("uid"));
-    Ok(Identity { user, uid, groups, extra, ..Identity::default() })
+    Identity { user, uid, groups, extra, ..Identity::default() }
 }
 
 /// A list of strings.
@@ -99,14 +156,10 @@ fn texts(list: &Value) -> Vec<String> {
     list.filter_map(|text| text.as_str().map(str::to_owned)).collect()
 }
 
-async fn access(server: &Server, identity: &Identity, spec: &Value) -> Result<Value, Status> {
+async fn access(server: &Server, identity: &Identity, spec: &Value) -> Value {
     let empty = Map::new();
     let resource = spec["resourceAttributes"].as_object();
     let path = spec["nonResourceAttributes"].as_object();
-    if resource.is_some() == path.is_some() {
-        let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        return Err(status::bad_request(format!("spec: {why}")));
-    }
     let members = resource.or(path).unwrap_or(&empty);
     let text = |key: &str| members.get(key).and_then(Value::as_str).unwrap_or_default();
     let attributes = match path {
@@ -120,13 +173,12 @@ async fn access(server: &Server, identity: &Identity, spec: &Value) -> Result<Va
             name: text("name"),
         },
     };
-    let selector = |key: &str| members.get(key).map(selector).unwrap_or_default();
-    let (field_selector, label_selector) = (selector("fieldSelector"), selector("labelSelector"));
+    let selectors = resource.map(ReviewedSelectors::of).unwrap_or_default();
     let request = AccessRequest {
         attributes,
-        version: text("version"),
-        field_selector: &field_selector,
-        label_selector: &label_selector,
+        version: Some(text("version")).filter(|version| !version.is_empty()).unwrap_or("*"),
+        field_selector: &selectors.field,
+        label_selector: &selectors.label,
     };
     let decision = server.access().explain(identity, &request).await;
     let mut status = json!({ "allowed": decision.is_allowed() });
@@ -136,35 +188,12 @@ async fn access(server: &Server, identity: &Identity, spec: &Value) -> Result<Va
     if !decision.reason.is_empty() {
         status["reason"] = decision.reason.into();
     }
-    if !decision.error.is_empty() {
-        status["evaluationError"] = decision.error.into();
+    let error = Some(decision.error.as_str()).filter(|error| !error.is_empty());
+    let errors: Vec<&str> = error.into_iter().chain(selectors.ignored).collect();
+    if !errors.is_empty() {
+        status["evaluationError"] = errors.join("; ").into();
     }
-    Ok(status)
-}
-
-/// The selector of a review as a list would have it. A requirement that a list cannot express is left
-/// out: that only widens what is asked for.
-fn selector(selector: &Value) -> String {
-    let is_plain = |text: &&str| !text.contains([',', '=', '!', '\\', '(', ')', ' ']);
-    if let Some(raw) = selector["rawSelector"].as_str().filter(|raw| !raw.is_empty()) {
-        return raw.to_owned();
-    }
-    let requirements = selector["requirements"].as_array().into_iter().flatten();
-    let written = requirements.filter_map(|requirement| {
-        let key = requirement["key"].as_str().filter(is_plain)?;
-        // A value with a comma would be read as two terms.
-        texts(&requirement["values"]).iter().all(|value| is_plain(&value.as_str())).then_some(())?;
-        match (requirement["operator"].as_str()?, texts(&requirement["values"]).as_slice()) {
-            ("In", [value]) => Some(format!("{key}={value}")),
-            ("NotIn", [value]) => Some(format!("{key}!={value}")),
-            ("In", values) => Some(format!("{key} in ({})", values.join(","))),
-            ("NotIn", values) => Some(format!("{key} notin ({})", values.join(","))),
-            ("Exists", _) => Some(key.to_owned()),
-            ("DoesNotExist", _) => Some(format!("!{key}")),
-            _ => None,
-        }
-    });
-    written.collect::<Vec<_>>().join(",")
+    status
 }
 
 /// The rules of the caller in a namespace.

@@ -8,6 +8,7 @@ mod paths;
 mod discovery;
 mod representation;
 mod protobuf;
+mod reviews;
 mod create;
 mod additions;
 mod admission_steps;

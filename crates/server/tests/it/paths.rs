@@ -367,7 +367,7 @@ async fn reviews_report_what_a_user_may_do() {
     }
     let mut elsewhere = spec("joe", &[]);
     elsewhere["spec"]["resourceAttributes"]["namespace"] = "other".into();
-    api.post(&local, &elsewhere).await.fails(400, "BadRequest", "");
+    api.post(&local, &elsewhere).await.fails(422, "Invalid", "");
     let joe = api.as_user("joe", &["devs"]);
     for (spec, allowed) in [(json!({ "resourceAttributes": get }), false), (version, true)] {
         let request = format!("POST {REVIEWS}/selfsubjectaccessreviews");

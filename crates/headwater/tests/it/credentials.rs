@@ -33,7 +33,7 @@ async fn kube_user(kubeconfig: &str) -> (String, Vec<String>) {
     (user.username.unwrap(), user.groups.unwrap_or_default())
 }
 
-async fn client(kubeconfig: &str) -> Client {
+pub(crate) async fn client(kubeconfig: &str) -> Client {
     let read = Kubeconfig::from_yaml(kubeconfig).unwrap();
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(read, &options).await.unwrap();

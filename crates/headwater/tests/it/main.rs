@@ -21,6 +21,7 @@ mod custom;
 mod kubectl_write;
 mod observe;
 mod page;
+mod operator_rights;
 mod process;
 mod python;
 mod recording;

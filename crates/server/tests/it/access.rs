@@ -419,6 +419,25 @@ async fn constrained_impersonation_allows_only_the_named_requests() {
     joe.check(&joes, &Value::Null, 403, "User \"nobody\" cannot list").await;
 }
 
+/// A stream does not outlive the credential that opened it, whatever it asked for.
+#[tokio::test(start_paused = true)]
+async fn a_watch_ends_when_its_credential_expires() {
+    let api = Api::start().await;
+    api.allow("joe", &["list", "watch"], "", &["configmaps"]).await;
+    api.allow("joe", &["impersonate"], "", &["users"]).await;
+    let now: jiff::Timestamp = crate::api::NOW.parse().unwrap();
+    let joe = api.as_user_until("joe", now + std::time::Duration::from_secs(90));
+    for headers in ["", "\nImpersonate-User: joe"] {
+        let began = tokio::time::Instant::now();
+        let target = format!("{CMS}?watch=true&timeoutSeconds=3000{headers}");
+        joe.watch(&target).await.rest().await;
+        assert_eq!(began.elapsed().as_secs(), 90, "{headers}");
+    }
+    let began = tokio::time::Instant::now();
+    joe.watch(&format!("{CMS}?watch=true&timeoutSeconds=20")).await.rest().await;
+    assert_eq!(began.elapsed().as_secs(), 20);
+}
+
 /// S8.13
 #[tokio::test(start_paused = true)]
 async fn reviews_say_why_and_list_the_rules_of_the_caller() {

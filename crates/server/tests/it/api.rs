@@ -207,6 +207,13 @@ impl Api {
         self.asking(Transport::Tls(ClientCertificate::Verified(identity)))
     }
 
+    /// The same server, with a user whose credential expires.
+    pub(crate) fn as_user_until(&self, name: &str, expires: Timestamp) -> Asking<'_> {
+        let identity = Identity::authenticated(name, Vec::new());
+        let identity = Arc::new(Identity { expires: Some(expires), ..identity });
+        self.asking(Transport::Tls(ClientCertificate::Verified(identity)))
+    }
+
     /// The same server, with an anonymous client.
     pub(crate) fn as_anonymous(&self) -> Asking<'_> {
         self.asking(Transport::Tls(ClientCertificate::Absent))
@@ -290,10 +297,7 @@ impl Api {
 
     /// A stream of events.
     pub(crate) async fn watch(&self, target: &str) -> Watch {
-        let request = format!("GET {target}");
-        let answer = begin(&self.server, &self.peer, &request, Full::<Bytes>::default()).await;
-        assert_eq!(answer.status(), 200);
-        Watch { body: answer.into_body(), pending: BytesMut::new() }
+        watch(&self.server, &self.peer, target).await
     }
 
     /// Compacts everything before a revision, and waits for the cache.
@@ -310,7 +314,18 @@ pub(crate) struct Asking<'a> {
     peer: Peer,
 }
 
+async fn watch(server: &Server, peer: &Peer, target: &str) -> Watch {
+    let answer = begin(server, peer, &format!("GET {target}"), Full::<Bytes>::default()).await;
+    assert_eq!(answer.status(), 200);
+    Watch { body: answer.into_body(), pending: BytesMut::new() }
+}
+
 impl Asking<'_> {
+    /// Begins a watch.
+    pub(crate) async fn watch(&self, target: &str) -> Watch {
+        watch(self.server, &self.peer, target).await
+    }
+
     /// Sends a request whose body arrives when it is told to.
     pub(crate) fn send_slowly(&self, request: &str, body: &'static str) -> SlowRequest {
         let (is_read, reading) = tokio::sync::watch::channel(false);

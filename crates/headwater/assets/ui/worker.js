@@ -165,7 +165,7 @@ function closed(f, why) {
     if (f === probing) { probing = null; recovered(true); } else if (state === 'lost') state = 'relist';
     return watch(f);
   }
-  if ((why.code === 400 || why.code === 422) && !f.rv && !noStreamingLists && !f.lines) { noStreamingLists = true; return watch(f); }
+  if ((why.code === 400 || why.code === 422) && !f.rv && !noStreamingLists && !f.lines && /sendInitialEvents|resourceVersionMatch/.test(why.message)) { noStreamingLists = true; return watch(f); }
   if (why.code === 502 || why.code === 504 || why.code === 503) { set(f, 'lost'); if (f === probing) probing = null; return lose(why.message); }
   if (why.code === 429) { set(f, 'lost'); setTimeout(() => { if (feeds.has(f.id)) watch(f); }, 1000 + Math.random() * 2000); return; }
   if (f === probing) { probing = null; recovered(); }

@@ -12,7 +12,7 @@ use headwater_testkit::tools::has_chromium;
 use serde_json::{Value, json};
 
 /// Maximum time to wait for a condition.
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// How long the page itself waits before it reports that a condition does not hold yet.
 const LOOK: Duration = Duration::from_secs(4);
 
@@ -169,6 +169,13 @@ impl Browser {
         let entries = self.ask("/se/log", &json!({ "type": "browser" }));
         let text = |entry: &Value| format!("{}: {}", entry["level"], entry["message"]);
         entries.as_array().map(|all| all.iter().map(text).collect()).unwrap_or_default()
+    }
+
+    /// Waits until the page has been painted.
+    pub(crate) fn paint(&self) {
+        let script = "const done = arguments[0];\
+                      requestAnimationFrame(() => requestAnimationFrame(() => done(true)));";
+        self.ask("/execute/async", &json!({ "script": script, "args": [] }));
     }
 
     /// Writes a picture of the page.

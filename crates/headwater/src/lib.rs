@@ -74,7 +74,9 @@ fn describe(error: &anyhow::Error) -> String {
 }
 
 fn run(flags: Flags) -> Result<()> {
-    log_to_stderr(&flags.log)?;
+    // The page shows itself when its server is away; kube would log each attempt as an error.
+    let quiet = if matches!(flags.command, Command::Ui(_)) { "kube_client=off," } else { "" };
+    log_to_stderr(&format!("{quiet}{}", flags.log))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match flags.command {

@@ -30,7 +30,7 @@ export function river() {
     s.el = h('section', { class: 'stage' }, h('h3', {}, title), h('p', { class: 'sub' }, sub), h('div', { class: 'sbig' }, s.big, s.unit), s.spark, s.rows);
     return s;
   };
-  const store = stage('Store', 'all who wait share a sync'), cache = stage('Watch cache', 'one task, in order');
+  const store = stage('Store', 'writes share a sync'), cache = stage('Watch cache', 'one task, in order');
   const writers = h('div', { class: 'flist' }), groups = h('div', { class: 'flist right' });
   const wHead = h('span', { class: 'sub tnum' }), gHead = h('span', { class: 'sub tnum' });
   const gap = (label) => { const v = h('b', { class: 'tnum' }); return { v, el: h('div', { class: 'gapl' }, v, h('span', {}, label)) }; };
@@ -160,7 +160,7 @@ export function river() {
     const dl = (host, list) => { if (host.children.length !== list.length) fill(host, list.map(([a]) => h('div', {}, h('dt', {}, a), h('dd', { class: 'tnum' })))); list.forEach(([, b], i) => text(host.children[i].lastChild, b)); };
     dl(store.rows, [['Revision', num(l.revision)], ['Kept from', num(l.compacted)], ['On disk', l.diskBytes ? bytes(l.diskBytes) : 'memory']]);
     text(cache.big, num(Math.max(0, l.revision - l.applied))); text(cache.unit, 'revisions behind');
-    dl(cache.rows, [['Objects', num(l.objects)], ['Kinds', num(l.kinds)], ['In memory from', num(sim.windowFrom)]]);
+    dl(cache.rows, [['Objects', num(l.objects)], ['Kinds', num(l.kinds)], ['Window from', num(sim.windowFrom)]]);
     spark(store.spark, sim.rates.map((r) => r.in), store.el.clientWidth - 24, 28, col.water); spark(cache.spark, sim.rates.map((r) => r.out), cache.el.clientWidth - 24, 28, col.water);
     vt.rows = rows; if (!vt.el.matches(':hover')) vt.order(); else vt.setRows(rows); reqs(); drawRuler(); layout();
   }

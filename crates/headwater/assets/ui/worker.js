@@ -13,6 +13,7 @@ let socket = null, open = false, streamId = 0;
 let state = 'live', lostAt = 0, retryTimer = 0, delay = RETRY_MIN, retryAt = 0, lists = 0, caughtUp = 0, scope = '';
 let probing = null;
 let noStreamingLists = false;
+let unsettled = false; // the connection was lost, or history was gone, and nothing was said yet of how it went
 
 const META = 'application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json';
 const TABLE = 'application/json;as=Table;g=meta.k8s.io;v=v1,application/json';
@@ -161,7 +162,8 @@ function closed(f, why) {
   if (f.history && why.code !== 200) { f.denied = why; set(f, 'denied'); return dirty(f); }
   if (why.code === 410) {
     f.rv = ''; f.synced = false; f.gone = true;
-    if (state === 'live') { state = 'relist'; caughtUp = 0; tell({ note: 'relist', code: 410, message: why.message }); }
+    unsettled = true;
+    if (state === 'live') { state = 'relist'; caughtUp = 0; lists = 0; tell({ note: 'relist', code: 410, message: why.message }); }
     if (f === probing) { probing = null; recovered(true); } else if (state === 'lost') state = 'relist';
     return watch(f);
   }
@@ -177,6 +179,7 @@ function closed(f, why) {
 
 // ---- connection
 function lose(why) {
+  unsettled = true;
   if (state !== 'lost') { state = 'lost'; lostAt = Date.now(); lists = 0; caughtUp = 0; delay = RETRY_MIN; tell({ note: 'lost', message: why }); }
   if (retryTimer || probing) return;
   retryAt = Date.now() + delay;
@@ -194,10 +197,11 @@ function recovered(relist) {
 }
 // Says how it went, once every watch is back.
 function settle() {
+  if (!unsettled) return;
   const away = [...feeds.values()].some((f) => !f.denied && (f.state === 'lost' || f.state === 'relist'));
   if (state === 'lost') return;
   if (away) return void setTimeout(settle, 200);
-  state = 'live';
+  state = 'live'; unsettled = false;
   tell(lists ? { note: 'relisted', lists } : { note: 'resumed', events: caughtUp });
   for (const f of feeds.values()) f.gone = false;
 }

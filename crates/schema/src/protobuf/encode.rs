@@ -216,11 +216,9 @@ impl<'a> MessageWriter<'a> {
             }
             ValueType::Any if text.is_empty() => {}
             ValueType::Any => bytes(self.out, 1, text),
-            ValueType::Wrapped(inner) => {
-                if value != Span::default() {
-                    for item in self.items(value)? {
-                        self.value(1, inner, item)?;
-                    }
+            ValueType::Wrapped(inner) if !text.is_empty() => {
+                for item in self.items(value)? {
+                    self.value(1, inner, item)?;
                 }
             }
             ValueType::SchemaOrBool(id) => match text.first() {

@@ -160,7 +160,9 @@ fn objects_are_encoded_as_by_kubernetes() {
             let kept = again(&message);
             let mut lost = BTreeSet::new();
             find_lost("", &read(of, &message), &read(of, &kept), &mut lost);
-            assert!(!lost.is_empty() || kept == message, "{json}");
+            // The oracle leaves out empty messages in maps, which these have.
+            let has_empty_entries = *name == "resource/v1.ResourceSlice";
+            assert!(!lost.is_empty() || has_empty_entries || kept == message, "{json}");
             lost.retain(|field| !NEW.contains(&field.as_str()));
             assert_eq!(lost, BTreeSet::new());
         }

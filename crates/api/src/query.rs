@@ -35,6 +35,14 @@ impl Query {
         self.get(name).unwrap_or_default()
     }
 
+    /// The parameters with this value of one of them.
+    #[must_use]
+    pub fn with(&self, name: &str, value: &str) -> Query {
+        let others = self.pairs.iter().filter(|(key, _)| key != name).cloned();
+        let own = std::iter::once((name.to_owned(), value.to_owned()));
+        Query { pairs: own.chain(others).collect() }
+    }
+
     /// Every value of a parameter that is a list.
     pub fn all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
         self.pairs.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())

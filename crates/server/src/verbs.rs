@@ -1,12 +1,13 @@
 //! The handlers: one module per verb, then the subresources.
 //!
-//! Reading order: `read`, `watch` and `websocket` serve from the cache; `write`, `patch` and
+//! Reading order: `read`, `history`, `watch` and `websocket` serve from the cache; `write`, `patch` and
 //! `delete` change the store; `subresource` chooses among `scale`, `binding`, `kubelet`, `review`
 //! and `token_request`; `discovery` and `openapi` serve non-resource paths; `encode` writes objects,
 //! lists and events in the representation that the client accepts.
 
 pub(crate) mod newest;
 pub(crate) mod read;
+pub(crate) mod history;
 pub(crate) mod watch;
 pub(crate) mod websocket;
 pub(crate) mod write;

@@ -28,6 +28,7 @@ mod start;
 mod cleaner;
 mod scrub;
 mod watch;
+mod past;
 mod writer;
 mod archive;
 mod backup;
@@ -53,6 +54,7 @@ use crate::store::{
     ChangeStream, Committed, Error, Range, RangePage, Record, Scrubbed, Store, StoreCondition,
     VALUE_MAX, Write,
 };
+use crate::versions::{KeyHistory, RevisionAt, VersionRange};
 use disk::{Directory, Disk};
 use mailbox::Mailbox;
 use published::Published;
@@ -257,6 +259,14 @@ impl Store for Embedded {
 
     async fn compact(&self, at: Revision) -> Result<(), Error> {
         self.shared.mailbox.compact(at).await
+    }
+
+    async fn versions(&self, range: VersionRange) -> Result<KeyHistory, Error> {
+        self.shared.blocking(move |shared| shared.versions(&range)).await
+    }
+
+    async fn revision_at(&self, time: i64) -> Result<Option<RevisionAt>, Error> {
+        self.shared.blocking(move |shared| shared.revision_at(time).map(Some)).await
     }
 
     fn condition(&self) -> StoreCondition {

@@ -24,12 +24,13 @@ use cipher::{MARK, Unreadable};
 use envelope::EnvelopeError;
 pub use envelope::{EnvelopeKeys, KeyService, KeyServiceError, SealedSeed};
 
-use crate::change::{Batch, Version};
+use crate::change::{Batch, ChangeKind, Version};
 use crate::key::{self, Key};
 use crate::store::{
     Action, ChangeStream, Committed, Error, Guard, KeyServiceHealth, Range, RangePage, Record,
     Store, StoreCondition, Write,
 };
+use crate::versions::{KeyHistory, RevisionAt, VersionRange};
 
 /// Values that are encrypted again in one step of [`Encrypted::rewrite`].
 const PAGE: usize = 500;
@@ -362,6 +363,23 @@ impl Store for Encrypted {
 
     async fn compact(&self, at: Revision) -> Result<(), Error> {
         self.inner.compact(at).await
+    }
+
+    async fn versions(&self, range: VersionRange) -> Result<KeyHistory, Error> {
+        let key = range.key.clone();
+        let mut history = self.inner.versions(range).await?;
+        let encryption = self.encryption.load_full();
+        for version in &mut history.versions {
+            if version.kind != ChangeKind::Deleted {
+                let value = std::mem::take(&mut version.value);
+                version.value = encryption.decrypt(&key, value).await?;
+            }
+        }
+        Ok(history)
+    }
+
+    async fn revision_at(&self, time: i64) -> Result<Option<RevisionAt>, Error> {
+        self.inner.revision_at(time).await
     }
 
     fn condition(&self) -> StoreCondition {

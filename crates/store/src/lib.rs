@@ -6,6 +6,7 @@
 pub mod key;
 pub mod change;
 pub mod store;
+pub mod versions;
 pub mod lock;
 pub mod recent;
 pub mod memory;
@@ -21,3 +22,4 @@ pub use store::{
     Action, ChangeStream, Committed, Error, FIRST, Guard, KeyServiceHealth, Op, Range, RangePage,
     Record, Scrubbed, Store, StoreCondition, Write,
 };
+pub use versions::{KeyHistory, KeyVersion, RevisionAt, TimedRevision, VersionRange};

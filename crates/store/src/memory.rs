@@ -5,7 +5,8 @@
 //! revision, as in etcd. Watchers are cursors over one shared history: a slow watcher costs only its
 //! position.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
-use headwater_api::Revision;
+use headwater_api::{Clock, Revision, SystemClock};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -26,12 +27,13 @@ use crate::store::{
     Action, ChangeStream, Committed, Error, FIRST, Guard, Op, Range, RangePage, Record, Scrubbed,
     Store, StoreCondition, VALUE_MAX, Write,
 };
+use crate::versions::{KeyHistory, KeyVersion, RevisionAt, TimedRevision, VersionRange};
 
 /// The maximum number of objects that expire at a time, which limits how long the lock is held.
 const EXPIRE_MAX: usize = 100;
 
 /// The options of a [`Memory`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// The largest value of a write, in bytes.
     pub value_max: usize,
@@ -39,11 +41,28 @@ pub struct Options {
     pub history_bytes_max: usize,
     /// The revision before that of the first write.
     pub first: Revision,
+    /// The time of day, for the times of writes.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("value_max", &self.value_max)
+            .field("history_bytes_max", &self.history_bytes_max)
+            .field("first", &self.first)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { value_max: VALUE_MAX, history_bytes_max: 256 << 20, first: FIRST }
+        Options {
+            value_max: VALUE_MAX,
+            history_bytes_max: 256 << 20,
+            first: FIRST,
+            clock: Arc::new(SystemClock),
+        }
     }
 }
 
@@ -115,6 +134,7 @@ impl Store for Memory {
         let committed = {
             let mut state = self.shared.lock();
             let committed = state.commit(write)?;
+            state.times.push(self.options.clock.now().as_millisecond(), committed.first);
             state.trim(self.options.history_bytes_max);
             self.shared.newest.send_replace(state.newest);
             committed
@@ -139,6 +159,18 @@ impl Store for Memory {
 
     async fn compact(&self, at: Revision) -> Result<(), Error> {
         self.shared.lock().compact(at)
+    }
+
+    async fn versions(&self, range: VersionRange) -> Result<KeyHistory, Error> {
+        self.shared.lock().versions(&range)
+    }
+
+    async fn revision_at(&self, time: i64) -> Result<Option<RevisionAt>, Error> {
+        let state = self.shared.lock();
+        let found = state.times.at(time, state.newest).filter(|found| *found >= state.compacted);
+        let oldest = state.times.of(state.compacted);
+        let oldest = TimedRevision { revision: state.compacted, time: oldest };
+        Ok(Some(RevisionAt { found, oldest }))
     }
 
     fn condition(&self) -> StoreCondition {
@@ -177,8 +209,47 @@ struct State {
     history: RecentChanges,
     newest: Revision,
     compacted: Revision,
+    /// When the retained revisions were written.
+    times: WriteTimes,
     /// When each version of a key expires. Entries of overwritten versions are ignored.
     expiries: BTreeSet<(Instant, Key, Revision)>,
+}
+
+/// The times of writes: one entry for each millisecond in which there was one.
+#[derive(Default)]
+struct WriteTimes {
+    /// The time, and the first revision at it. Times never decrease.
+    entries: VecDeque<(i64, Revision)>,
+}
+
+impl WriteTimes {
+    fn push(&mut self, time: i64, revision: Revision) {
+        if self.entries.back().is_none_or(|(last, _)| time > *last) {
+            self.entries.push_back((time, revision));
+        }
+    }
+
+    /// The time of a revision.
+    fn of(&self, revision: Revision) -> Option<i64> {
+        let after = self.entries.partition_point(|(_, first)| *first <= revision);
+        after.checked_sub(1).map(|at| self.entries[at].0)
+    }
+
+    /// The newest revision at a time; `None` if that is not known.
+    fn at(&self, time: i64, newest: Revision) -> Option<Revision> {
+        let after = self.entries.partition_point(|(written, _)| *written <= time);
+        if after == 0 {
+            return None;
+        }
+        Some(self.entries.get(after).map_or(newest, |(_, first)| Revision(first.0 - 1)))
+    }
+
+    /// Drops what is older than the entry of a revision.
+    fn forget_to(&mut self, revision: Revision) {
+        while self.entries.get(1).is_some_and(|(_, first)| *first <= revision) {
+            self.entries.pop_front();
+        }
+    }
 }
 
 struct Live {
@@ -194,8 +265,46 @@ impl State {
             history: RecentChanges::after(first),
             newest: first,
             compacted: if first > FIRST { first } else { Revision::ZERO },
+            times: WriteTimes::default(),
             expiries: BTreeSet::new(),
         }
+    }
+
+    /// The versions of a key: the newest one, and those before it in the history.
+    fn versions(&self, range: &VersionRange) -> Result<KeyHistory, Error> {
+        let upto = range.upto.unwrap_or(self.newest);
+        self.check_at(upto)?;
+        let mut history = KeyHistory::default();
+        let changes: Vec<&Change> = self
+            .history
+            .changes_after(self.compacted.max(self.history.complete_after()))
+            .filter(|change| change.key == range.key)
+            .collect();
+        let mut oldest = changes.first().and_then(|change| change.prev.clone());
+        if changes.is_empty() {
+            let live = self.live.get(&range.key);
+            oldest =
+                live.map(|live| Version { revision: live.revision, value: live.value.clone() });
+        }
+        let changed = changes.into_iter().rev().map(|change| KeyVersion {
+            revision: change.revision,
+            kind: change.kind,
+            value: change.value.clone(),
+            time: self.times.of(change.revision),
+        });
+        // Its change is forgotten, so it is not known whether it created the object.
+        let oldest = oldest.map(|Version { revision, value }| {
+            let kind = ChangeKind::Updated;
+            KeyVersion { revision, kind, value, time: self.times.of(revision) }
+        });
+        for version in changed.chain(oldest).filter(|version| version.revision <= upto) {
+            if history.is_full(range.limit) {
+                history.more = true;
+                break;
+            }
+            history.versions.push(version);
+        }
+        Ok(history)
     }
 
     fn record(&self, key: &Key) -> Option<Record> {
@@ -325,6 +434,7 @@ impl State {
         }
         self.history.forget_to(at);
         self.compacted = self.compacted.max(at);
+        self.times.forget_to(self.compacted);
         Ok(())
     }
 
@@ -333,6 +443,7 @@ impl State {
         self.history.shrink_to(bytes_max);
         if self.history.complete_after() > FIRST {
             self.compacted = self.compacted.max(self.history.complete_after());
+            self.times.forget_to(self.compacted);
         }
     }
 
@@ -424,6 +535,25 @@ mod tests {
         assert!(store.shared.lock().history.bytes() <= 1_000);
         let gone = store.watch("/", FIRST).await.err();
         assert!(matches!(gone, Some(Error::Compacted { asked: FIRST, .. })), "{gone:?}");
+    }
+
+    #[tokio::test]
+    async fn a_time_leads_to_the_newest_revision_before_it() {
+        let mut times = WriteTimes::default();
+        for (time, revision) in [(100, 2), (100, 3), (105, 4), (105, 5), (200, 6)] {
+            times.push(time, Revision(revision));
+        }
+        let at = |time| times.at(time, Revision(6)).map(|revision| revision.0);
+        assert_eq!(
+            [99, 100, 104, 105, 199, 200, 999].map(at),
+            [None, Some(3), Some(3), Some(5), Some(5), Some(6), Some(6)]
+        );
+        assert_eq!(
+            [1, 2, 3, 5, 6, 9].map(|n| times.of(Revision(n))),
+            [None, Some(100), Some(100), Some(105), Some(200), Some(200)]
+        );
+        times.forget_to(Revision(4));
+        assert_eq!((times.of(Revision(3)), times.of(Revision(4))), (None, Some(105)));
     }
 
     #[tokio::test]

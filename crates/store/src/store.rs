@@ -14,6 +14,7 @@ use headwater_api::Revision;
 
 use crate::change::Batch;
 use crate::key::Key;
+use crate::versions::{self, KeyHistory, RevisionAt, VersionRange};
 
 /// The revision of an empty store; the first change gets the next one. Not zero, because a
 /// resourceVersion of zero means "any state" to a client.
@@ -62,6 +63,18 @@ pub trait Store: Send + Sync + 'static {
     /// nothing at or below an earlier compaction; above the newest revision it fails with
     /// [`Error::Future`].
     async fn compact(&self, at: Revision) -> Result<(), Error>;
+
+    /// Versions of a key, newest first, as far as history goes back. Fails with [`Error::Compacted`]
+    /// if `upto` was compacted. A store without chains of versions ends at the newest creation.
+    async fn versions(&self, range: VersionRange) -> Result<KeyHistory, Error> {
+        versions::by_reads(self, range).await
+    }
+
+    /// The newest revision at a time, in milliseconds of the wall clock; `None` if the store keeps no
+    /// times.
+    async fn revision_at(&self, _time: i64) -> Result<Option<RevisionAt>, Error> {
+        Ok(None)
+    }
 
     /// The status of the store, for health checks, metrics and the compacted revision. Does not
     /// block.

@@ -16,7 +16,7 @@ use futures::StreamExt;
 use headwater_store::store::VALUE_MAX;
 use headwater_store::{
     Action, Batch, Change, ChangeKind, ChangeStream, Committed, Error, Guard, Key, Op, Range,
-    Record, Revision, Store, Version, Write,
+    Record, Revision, Store, Version, VersionRange, Write,
 };
 
 /// Generates a `#[test]` for every promise, each on a new engine.
@@ -57,6 +57,8 @@ macro_rules! store_contract {
             a_value_expires_after_its_time_to_live_with_a_delete
             an_overwritten_time_to_live_has_no_effect
             the_condition_reports_the_newest_and_the_compacted_revision
+            versions_of_a_key_are_newest_first_and_end_at_the_limit
+            versions_up_to_a_revision_are_those_of_that_state
         }
     };
     (@tests $make:expr; $($promise:ident)*) => {
@@ -872,4 +874,55 @@ fn keys(records: &[Record]) -> Vec<&str> {
 
 fn text(value: &Bytes) -> &str {
     std::str::from_utf8(value).expect("text was stored")
+}
+
+/// Four versions of one key, with writes of others between; returns their revisions, newest first.
+async fn four_versions(store: &dyn Store) -> Vec<Revision> {
+    let mut at = create(store, "/v/a", "0").await;
+    let mut all = vec![at];
+    for value in ["1", "2", "3"] {
+        create(store, &format!("/v/a-{value}"), "other").await;
+        let put = Action::Put { value: Bytes::copy_from_slice(value.as_bytes()), ttl: None };
+        let write = Write::one(Key::new("/v/a"), Guard::At(at), put);
+        at = store.commit(write).await.expect("the guard holds").last;
+        all.insert(0, at);
+    }
+    all
+}
+
+pub async fn versions_of_a_key_are_newest_first_and_end_at_the_limit(store: &dyn Store) {
+    let written = four_versions(store).await;
+    let read = async |limit| {
+        let key = Key::new("/v/a");
+        let range = VersionRange { key, upto: None, limit };
+        store.versions(range).await.expect("the history is kept")
+    };
+    let all = read(10).await;
+    let found: Vec<Revision> = all.versions.iter().map(|version| version.revision).collect();
+    assert_eq!((found, all.more), (written, false));
+    let values: Vec<&[u8]> = all.versions.iter().map(|version| &version.value[..]).collect();
+    assert_eq!(values, [b"3", b"2", b"1", b"0"]);
+    assert_eq!(all.versions[0].kind, ChangeKind::Updated);
+    assert_eq!(all.versions[3].kind, ChangeKind::Created);
+    let two = read(2).await;
+    assert_eq!((two.versions.as_slice(), two.more), (&all.versions[..2], true));
+    let none = VersionRange { key: Key::new("/v/none"), upto: None, limit: 10 };
+    assert!(store.versions(none).await.expect("it never existed").versions.is_empty());
+}
+
+pub async fn versions_up_to_a_revision_are_those_of_that_state(store: &dyn Store) {
+    let written = four_versions(store).await;
+    let upto = async |upto| {
+        let range = VersionRange { key: Key::new("/v/a"), upto: Some(upto), limit: 10 };
+        store.versions(range).await.map(|history| {
+            history.versions.iter().map(|version| version.revision).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(upto(written[1]).await.expect("it is kept"), written[1..]);
+    // The revision before belongs to another key.
+    let between = Revision(written[1].0 - 1);
+    assert_eq!(upto(between).await.expect("it is kept"), written[2..]);
+    store.compact(written[1]).await.expect("it was reached");
+    assert_eq!(upto(written[1]).await.expect("it is kept")[0], written[1]);
+    assert!(matches!(upto(written[3]).await, Err(Error::Compacted { .. })));
 }

@@ -21,7 +21,7 @@ use crate::request::call::Call;
 use crate::request::flow::limits;
 use crate::request::route::ResourcePath;
 use crate::server::Server;
-use crate::verbs::{encode, newest};
+use crate::verbs::{encode, history, newest};
 use crate::work::INLINE_MAX;
 
 /// GET on an object.
@@ -30,6 +30,9 @@ pub(crate) async fn get(
     call: &Call,
     resource: &ResourcePath,
 ) -> Result<Response, Status> {
+    if history::is_asked(server, call, &resource.kind) {
+        return history::get(server, call, resource).await;
+    }
     let options = GetOptions::parse(&call.query)?;
     let object = find(server, resource, options.at).await?;
     let kind = &resource.kind;
@@ -80,7 +83,8 @@ pub(crate) async fn list(
     call: &Call,
     resource: &ResourcePath,
 ) -> Result<Response, Status> {
-    let options = ListOptions::parse(&call.query, &resource.kind, resource.kind.storage())?;
+    let query = history::with_revision(server, &call.query).await?;
+    let options = ListOptions::parse(&query, &resource.kind, resource.kind.storage())?;
     resource.kind.check_fields(&options.fields)?;
     let filter = Filter {
         namespace: resource.namespace.clone(),

@@ -40,4 +40,5 @@ mod certificates;
 mod credentials;
 mod listen;
 mod live;
+mod history;
 mod long;

@@ -1,0 +1,103 @@
+//! Past versions of a key, by the chain of its rows; and times of revisions, by binary search.
+//!
+//! River: index, log on disk → **past** → answers about history.
+//! Promise: the lock of the index is held only while rows are looked up; rows are read outside it.
+
+use bytes::Bytes;
+use headwater_api::Revision;
+
+use super::Shared;
+use super::index::{RowIndex, RowRef};
+use super::segment::RowReader;
+use crate::change::ChangeKind;
+use crate::store::Error;
+use crate::versions::{
+    KeyHistory, KeyVersion, RevisionAt, TimedRevision, VERSIONS_MAX, VersionRange,
+};
+
+impl Shared {
+    /// The versions of a key.
+    pub(super) fn versions(&self, range: &VersionRange) -> Result<KeyHistory, Error> {
+        let limit = range.limit.min(VERSIONS_MAX);
+        let (rows, reader) = {
+            let published = self.published();
+            let upto = range.upto.unwrap_or(published.newest);
+            published.check_kept(upto)?;
+            published.check_reached(upto)?;
+            let rows = chain(&published.index, range.key.as_str(), upto, limit + 1);
+            (rows, self.reader(&published)?)
+        };
+        let mut history = KeyHistory::default();
+        for row in rows {
+            if history.is_full(limit) {
+                history.more = true;
+                break;
+            }
+            history.versions.push(reader.row(row, |found| {
+                if found.key != range.key.as_str() {
+                    return Err(Error::Damaged {
+                        place: format!("revision {}", row.revision),
+                        why: "the row belongs to another key".into(),
+                    });
+                }
+                Ok(KeyVersion {
+                    revision: found.revision,
+                    kind: found.kind,
+                    value: match found.kind {
+                        ChangeKind::Deleted => Bytes::new(),
+                        _ => Bytes::copy_from_slice(found.value),
+                    },
+                    time: Some(found.time),
+                })
+            })?);
+        }
+        Ok(history)
+    }
+
+    /// The newest revision at a time. Times of rows grow with revisions, unless the wall clock was set
+    /// back; then the result is one of the revisions around.
+    pub(super) fn revision_at(&self, time: i64) -> Result<RevisionAt, Error> {
+        let (compacted, newest, reader) = {
+            let published = self.published();
+            (published.compacted, published.newest, self.reader(&published)?)
+        };
+        // Rows up to the compacted revision may be gone: only later ones have a time for certain.
+        let (mut known, mut later) = (compacted, newest.next());
+        while later.0 - known.0 > 1 {
+            let middle = Revision(known.0 + (later.0 - known.0) / 2);
+            match self.time_of(&reader, middle)? {
+                Some(written) if written > time => later = middle,
+                _ => known = middle,
+            }
+        }
+        let is_kept =
+            known > compacted || self.time_of(&reader, compacted)?.is_some_and(|at| at <= time);
+        let oldest = TimedRevision {
+            revision: compacted,
+            time: self
+                .time_of(&reader, compacted.max(Revision(1)))?
+                .or(self.time_of(&reader, compacted.max(Revision(1)).next())?),
+        };
+        Ok(RevisionAt { found: is_kept.then_some(known), oldest })
+    }
+
+    fn time_of(&self, reader: &RowReader, revision: Revision) -> Result<Option<i64>, Error> {
+        let row = self.published().index.row(revision);
+        row.map(|row| reader.row(row, |found| Ok(found.time))).transpose()
+    }
+}
+
+/// The rows of a key from a revision back.
+fn chain(index: &RowIndex, key: &str, upto: Revision, limit: usize) -> Vec<RowRef> {
+    let mut next = index.entry(key).and_then(|entry| index.row(entry.newest));
+    let mut rows = Vec::new();
+    while let Some(row) = next
+        && rows.len() < limit
+    {
+        if row.revision <= upto {
+            rows.push(row);
+        }
+        next = index.row(row.prev);
+    }
+    rows
+}

@@ -23,7 +23,8 @@ impl fmt::Debug for Registry {
 
 /// A family of any type.
 trait Collect: Any + Send + Sync {
-    fn name(&self) -> &'static str;
+    fn desc(&self) -> Desc;
+    fn kind(&self) -> &'static str;
     fn collect(&self, text: &mut String);
 }
 
@@ -91,7 +92,7 @@ impl Registry {
         new: impl Fn() -> M + Send + Sync + 'static,
     ) -> Family<M> {
         let mut families = self.families();
-        let known = families.iter().find(|family| family.name() == desc.name);
+        let known = families.iter().find(|family| family.desc().name == desc.name);
         let known = known.and_then(|family| (&**family as &dyn Any).downcast_ref::<Family<M>>());
         if let Some(family) = known {
             return family.clone();
@@ -112,6 +113,11 @@ impl Registry {
         self.push(Box::new(ObservedFamily { desc, kind: "counter", read: Box::new(read) }));
     }
 
+    /// Every family and its type, in the order of registration, also those without a sample.
+    pub fn descriptions(&self) -> Vec<(Desc, &'static str)> {
+        self.families().iter().map(|family| (family.desc(), family.kind())).collect()
+    }
+
     /// All families in the Prometheus text format, in the order of registration.
     pub fn text(&self) -> String {
         let mut text = String::with_capacity(16 * 1024);
@@ -124,7 +130,7 @@ impl Registry {
     /// All families in the Prometheus text format, ordered by name.
     pub fn text_by_name(&self) -> String {
         let mut families = self.families();
-        families.sort_by_key(|family| family.name());
+        families.sort_by_key(|family| family.desc().name);
         let mut text = String::new();
         for family in families.iter() {
             family.collect(&mut text);
@@ -210,8 +216,12 @@ impl<M: Sample> Family<M> {
 }
 
 impl<M: Sample> Collect for Family<M> {
-    fn name(&self) -> &'static str {
-        self.0.desc.name
+    fn desc(&self) -> Desc {
+        self.0.desc
+    }
+
+    fn kind(&self) -> &'static str {
+        self.0.kind
     }
 
     fn collect(&self, text: &mut String) {
@@ -386,8 +396,12 @@ impl Samples {
 }
 
 impl Collect for ObservedFamily {
-    fn name(&self) -> &'static str {
-        self.desc.name
+    fn desc(&self) -> Desc {
+        self.desc
+    }
+
+    fn kind(&self) -> &'static str {
+        self.kind
     }
 
     fn collect(&self, text: &mut String) {

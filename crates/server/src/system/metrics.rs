@@ -239,6 +239,11 @@ impl Metrics {
             registry,
         }
     }
+
+    /// Every family and its type.
+    pub fn descriptions(&self) -> Vec<(Desc, &'static str)> {
+        self.registry.descriptions()
+    }
 }
 
 impl Default for Metrics {

@@ -40,5 +40,6 @@ mod certificates;
 mod credentials;
 mod listen;
 mod live;
+mod metrics_page;
 mod history;
 mod long;

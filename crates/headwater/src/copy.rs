@@ -5,4 +5,3 @@
 pub(crate) mod plain;
 pub(crate) mod order;
 pub(crate) mod placer;
-pub(crate) mod secrets;

@@ -77,7 +77,7 @@ pub(crate) fn run_as(name: &str, arguments: Vec<OsString>) -> Result<()> {
         "etcd" => runtime.block_on(etcd::run(given.text("listen-client-urls"))),
         _ => {
             let serve = api_server(&given)?;
-            runtime.block_on(async { Box::pin(crate::serve::serve(serve)).await })
+            runtime.block_on(async { Box::pin(crate::serve::serve(serve, None)).await })
         }
     }
 }

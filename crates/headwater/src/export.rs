@@ -52,7 +52,7 @@ pub(crate) async fn export(flags: &ExportFlags) -> Result<()> {
     let cluster = RemoteCluster::open(&flags.remote).await?;
     let kinds = RemoteKinds::discover(&cluster).await?;
     let mut chosen = kinds.selected(&flags.resources)?;
-    let namespace = flags.scope.namespace(&cluster);
+    let namespace = flags.scope.namespace(cluster.namespace());
     if flags.resources.is_empty() {
         chosen.retain(|kind| {
             let is_builtin =

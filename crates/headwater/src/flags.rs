@@ -15,10 +15,13 @@ mod authorization;
 mod cluster;
 mod controllers;
 mod etcd;
+mod history;
 mod kubeconfig;
+mod manual;
 mod pki;
 mod quantity;
 mod time;
+mod top;
 mod transfer;
 mod ui;
 mod relay;
@@ -29,11 +32,16 @@ pub(crate) use authorization::AuthorizationFlags;
 pub(crate) use cluster::{OutputFormat, ScopeFlags, TreeFlags, WatchFlags};
 pub(crate) use controllers::{ControllerFlags, ControllersFlags};
 pub(crate) use etcd::{EtcdFlags, StoreKind};
+pub(crate) use history::{
+    DiffFlags, DocumentFormat, GetFlags, HistoryFlags, ObjectFlags, RollbackFlags,
+};
 pub(crate) use kubeconfig::KubeconfigFlags;
+pub(crate) use manual::{CompletionsFlags, ManFlags};
 pub(crate) use pki::{PkiCommand, PkiFlags};
 pub(crate) use quantity::{ByteSize, parse_bytes, parse_duration};
 pub(crate) use relay::RelayFlags;
 pub(crate) use time::{ReplaySpeed, TimePoint};
+pub(crate) use top::TopFlags;
 pub(crate) use transfer::{ExportFlags, ImportFlags, RecordFlags, ReplayFlags};
 pub(crate) use ui::{UiBind, UiFlags};
 
@@ -74,7 +82,10 @@ Examples:
   headwater kubeconfig --user alice --group dev  a credential for somebody
   headwater backup today.hwb                   back up the running server
   headwater restore today.hwb --data-dir new   restore into an empty directory
-  headwater bench list                         measure lists on this machine";
+  headwater bench list                         measure lists on this machine
+  headwater watch pods -A --diff               print what changes, in any cluster
+  headwater record -A -o cluster.hwr           record every change, to replay it later
+  headwater history deployment/web             what an object looked like, and who changed it";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -91,6 +102,9 @@ pub(crate) enum Command {
     #[command(after_long_help = relay::EXAMPLES)]
     Relay(Box<RelayFlags>),
     /// Run controllers against a remote server, with leader election
+    #[command(
+        after_long_help = "Example:\n  headwater controllers --kubeconfig cluster.kubeconfig"
+    )]
     Controllers(Box<ControllersFlags>),
     /// Print the changes of objects of any cluster, field by field
     #[command(after_long_help = cluster::WATCH_EXAMPLES)]
@@ -98,6 +112,21 @@ pub(crate) enum Command {
     /// Print the owners of an object of any cluster, and what they own
     #[command(after_long_help = cluster::TREE_EXAMPLES)]
     Tree(TreeFlags),
+    /// Print the retained versions of an object: when, who, what changed
+    #[command(after_long_help = history::HISTORY_EXAMPLES)]
+    History(HistoryFlags),
+    /// Print objects as they are or were
+    #[command(after_long_help = history::GET_EXAMPLES)]
+    Get(GetFlags),
+    /// Print what changed in an object between two points in time
+    #[command(after_long_help = history::DIFF_EXAMPLES)]
+    Diff(DiffFlags),
+    /// Write an earlier version of an object
+    #[command(after_long_help = history::ROLLBACK_EXAMPLES)]
+    Rollback(RollbackFlags),
+    /// Show what a server does: requests, latencies, watchers, kinds and users
+    #[command(after_long_help = top::EXAMPLES)]
+    Top(TopFlags),
     /// Record every change of any cluster to a file
     #[command(after_long_help = transfer::RECORD_EXAMPLES)]
     Record(RecordFlags),
@@ -111,23 +140,41 @@ pub(crate) enum Command {
     #[command(after_long_help = transfer::IMPORT_EXAMPLES)]
     Import(ImportFlags),
     /// Delete the history before a revision on a running server
+    #[command(after_long_help = "Example:\n  headwater compact --revision 4711")]
     Compact(CompactFlags),
     /// Back up a running server to a file
+    #[command(after_long_help = "Example:\n  headwater backup today.hwb")]
     Backup(BackupFlags),
     /// Create a data directory from a backup
+    #[command(after_long_help = "Example:\n  headwater restore today.hwb --data-dir new")]
     Restore(RestoreFlags),
     /// Check all of a backup or a data directory
+    #[command(
+        after_long_help = "Examples:\n  headwater verify today.hwb\n  headwater verify ./.headwater"
+    )]
     Verify(VerifyFlags),
     /// Rotate the certificate authority of a server
+    #[command(after_long_help = "Example:\n  headwater pki rotate")]
     Pki(PkiFlags),
     /// Write a kubeconfig for a user or a service account to stdout
     #[command(after_long_help = kubeconfig::EXAMPLES)]
     Kubeconfig(KubeconfigFlags),
     /// Create links that replace kube-apiserver, etcd and kubectl in controller-runtime's envtest
+    #[command(
+        after_long_help = "Example:\n  headwater envtest ./assets && KUBEBUILDER_ASSETS=$PWD/assets go test ./..."
+    )]
     Envtest(EnvtestFlags),
     /// Measure a server: writes, lists, watches, starting
+    #[command(after_long_help = "Example:\n  headwater bench list")]
     Bench(headwater_bench::Flags),
+    /// Print the completions of a shell
+    #[command(after_long_help = manual::COMPLETIONS_EXAMPLES)]
+    Completions(CompletionsFlags),
+    /// Write manual pages to a directory
+    #[command(after_long_help = manual::MAN_EXAMPLES)]
+    Man(ManFlags),
     /// Print the version
+    #[command(after_long_help = "Example:\n  headwater version")]
     Version,
 }
 
@@ -288,10 +335,6 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "TIME", value_parser = time::parse_point, requires = "from",
           hide_short_help = true)]
     pub(crate) from_until: Option<TimePoint>,
-
-    /// A recording to replay while it serves; set by `replay`, not by a flag.
-    #[arg(skip)]
-    pub(crate) replay: Option<crate::replay::ReplayPlan>,
 
     /// Certificates to use instead of generated ones; set by `envtest`, not by a flag.
     #[arg(skip)]
@@ -454,6 +497,13 @@ mod tests {
             "bench",
             "watch",
             "tree",
+            "top",
+            "completions",
+            "man",
+            "history",
+            "get",
+            "diff",
+            "rollback",
             "record",
             "replay",
             "export",

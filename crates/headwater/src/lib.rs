@@ -29,9 +29,13 @@ mod style;
 mod watch;
 mod tree;
 mod copy;
+mod secrets;
+mod history;
 mod record;
 mod replay;
 mod export;
+mod manual;
+mod top;
 
 use flags::{Command, Flags};
 use signals::Signals;
@@ -81,12 +85,16 @@ fn run(flags: Flags) -> Result<()> {
     runtime.block_on(async {
         match flags.command {
             Command::Dev(serve) => Box::pin(serve::dev(*serve)).await,
-            Command::Serve(serve) => Box::pin(serve::serve(*serve)).await,
+            Command::Serve(serve) => Box::pin(serve::serve(*serve, None)).await,
             Command::Ui(flags) => Box::pin(ui::run(&flags)).await,
             Command::Relay(flags) => Box::pin(relay::relay(*flags)).await,
             Command::Controllers(flags) => Box::pin(controllers::controllers(*flags)).await,
             Command::Watch(flags) => Box::pin(watch::run(&flags)).await,
             Command::Tree(flags) => Box::pin(tree::run(&flags)).await,
+            Command::History(flags) => Box::pin(history::history(&flags)).await,
+            Command::Get(flags) => Box::pin(history::get(&flags)).await,
+            Command::Diff(flags) => Box::pin(history::diff(&flags)).await,
+            Command::Rollback(flags) => Box::pin(history::rollback(&flags)).await,
             Command::Record(flags) => Box::pin(record::run(&flags)).await,
             Command::Replay(flags) => Box::pin(replay::run(&flags)).await,
             Command::Export(flags) => Box::pin(export::export(&flags)).await,
@@ -99,6 +107,12 @@ fn run(flags: Flags) -> Result<()> {
             Command::Kubeconfig(flags) => kubeconfig::run(&flags).await,
             Command::Envtest(flags) => envtest::link(&flags),
             Command::Bench(flags) => Box::pin(bench(flags)).await,
+            Command::Top(flags) => Box::pin(top::run(&flags)).await,
+            Command::Completions(flags) => {
+                manual::completions(&flags);
+                Ok(())
+            }
+            Command::Man(flags) => manual::man(&flags),
             Command::Version => {
                 print::data(concat!("headwater ", env!("CARGO_PKG_VERSION")));
                 Ok(())

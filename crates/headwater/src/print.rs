@@ -14,6 +14,13 @@ pub(crate) fn note(line: &str) {
     line_to(&mut io::stderr().lock(), line);
 }
 
+/// Writes codes for a terminal to stdout.
+pub(crate) fn screen(codes: &str) {
+    let mut out = io::stdout().lock();
+    // As above.
+    let _ = out.write_all(codes.as_bytes()).and_then(|()| out.flush());
+}
+
 fn line_to(target: &mut impl Write, line: &str) {
     // A closed pipe is not an error, and no other failure could be reported.
     let _ = writeln!(target, "{line}").and_then(|()| target.flush());

@@ -19,12 +19,12 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::copy::order;
-use crate::copy::secrets::SecretPolicy;
 use crate::flags::RecordFlags;
 use crate::print;
 use crate::remote::follow::{CollectionEvent, FollowedCollection, follow, version};
 use crate::remote::kinds::{RemoteKind, RemoteKinds, items};
 use crate::remote::{Refused, RemoteCluster};
+use crate::secrets::SecretPolicy;
 use crate::signals::Signals;
 
 /// Changes that wait to be written; with more, streams are read later.
@@ -51,7 +51,7 @@ pub(crate) async fn run(flags: &RecordFlags) -> Result<()> {
     if chosen.is_empty() {
         bail!("nothing to record; Secrets need --secrets blank or keep");
     }
-    let namespace = flags.scope.namespace(&cluster);
+    let namespace = flags.scope.namespace(cluster.namespace());
     let path = &flags.output;
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let file = file.with_context(|| format!("cannot create {}", path.display()))?;

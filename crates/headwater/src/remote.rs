@@ -164,9 +164,9 @@ impl RemoteCluster {
         form: ResponseForm,
     ) -> Result<Listed> {
         let mut all = Listed { items: Vec::new(), version: String::new() };
-        let mut rest = String::new();
+        let mut query = query.to_owned();
         loop {
-            let path = format!("{collection}?limit={PAGE}{query}{rest}");
+            let path = format!("{collection}?limit={PAGE}{query}");
             let mut page = self.get_as(&path, form).await?;
             all.version = page["metadata"]["resourceVersion"].as_str().unwrap_or_default().into();
             let kind = page["kind"].as_str().and_then(|kind| kind.strip_suffix("List"));
@@ -177,7 +177,15 @@ impl RemoteCluster {
             }
             match page["metadata"]["continue"].as_str() {
                 None | Some("") => return Ok(all),
-                Some(token) => rest = format!("&continue={}", encoded(token)),
+                Some(token) => {
+                    // The token names the state; a server refuses both.
+                    let kept = query.split('&').filter(|parameter| {
+                        !parameter.starts_with("resourceVersion")
+                            && !parameter.starts_with("continue=")
+                    });
+                    query = kept.collect::<Vec<_>>().join("&");
+                    query += &format!("&continue={}", encoded(token));
+                }
             }
         }
     }

@@ -83,15 +83,12 @@ impl ReplayPlan {
         let mut reader = self.open()?;
         let (started, mut count) = (Instant::now(), 0);
         while let Some(line) = reader.next() {
-            match line? {
-                RecordingLine::Change(change) => {
-                    self.wait(started, &change).await;
-                    let kind = reader.kinds()[change.kind].clone();
-                    filler.put(&kind, &change).await?;
-                    filler.flush().await?;
-                    count += 1;
-                }
-                _ => {}
+            if let RecordingLine::Change(change) = line? {
+                self.wait(started, &change).await;
+                let kind = reader.kinds()[change.kind].clone();
+                filler.put(&kind, &change).await?;
+                filler.flush().await?;
+                count += 1;
             }
         }
         Ok(count)
@@ -148,8 +145,7 @@ async fn serve(plan: ReplayPlan, flags: &ReplayFlags) -> Result<()> {
     let parsed = Flags::try_parse_from(["headwater", "serve", "--memory", "--bind", &bind])?;
     let Command::Serve(mut serve) = parsed.command else { bail!("serve is another command") };
     serve.kubeconfig_out.clone_from(&flags.kubeconfig_out);
-    serve.replay = Some(plan);
-    Box::pin(crate::serve::serve(*serve)).await
+    Box::pin(crate::serve::serve(*serve, Some(plan))).await
 }
 
 /// Writes the recording to another server.
@@ -201,13 +197,10 @@ impl RemotePlayer {
         let mut reader = plan.open()?;
         let started = Instant::now();
         while let Some(line) = reader.next() {
-            match line? {
-                RecordingLine::Change(change) => {
-                    plan.wait(started, &change).await;
-                    let kind = &reader.kinds()[change.kind];
-                    self.write(kind, change).await;
-                }
-                _ => {}
+            if let RecordingLine::Change(change) = line? {
+                plan.wait(started, &change).await;
+                let kind = &reader.kinds()[change.kind];
+                self.write(kind, change).await;
             }
         }
         Ok(())

@@ -42,9 +42,10 @@ use crate::controllers::{self, LocalControllers, Signer};
 use crate::encryption::EncryptionFile;
 use crate::engine::Engine;
 use crate::flags::{ServeFlags, TimePoint, UiBind};
+use crate::replay::{self, ReplayPlan};
 use crate::signals::Signals;
 use crate::ui::PageServer;
-use crate::{limits, print, replay};
+use crate::{limits, print};
 
 /// The interval at which a running server checks its certificates.
 const RENEW_EVERY: Duration = Duration::from_secs(86_400);
@@ -55,11 +56,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 pub(crate) async fn dev(mut flags: ServeFlags) -> Result<()> {
     flags.controller_flags.controllers.get_or_insert_with(ControllerSelection::all);
     flags.ui_bind.get_or_insert(UiBind::At((Ipv4Addr::LOCALHOST, 0).into()));
-    serve(flags).await
+    serve(flags, None).await
 }
 
-/// Serves until a signal.
-pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
+/// Serves until a signal; meanwhile replays a recording, if there is one.
+pub(crate) async fn serve(mut flags: ServeFlags, replay: Option<ReplayPlan>) -> Result<()> {
     let stages = controllers::stages(&flags.controller_flags)?;
     let began = Instant::now();
     limits::raise();
@@ -109,7 +110,7 @@ pub(crate) async fn serve(mut flags: ServeFlags) -> Result<()> {
     if let Some(path) = &flags.from {
         fill_from(&*store, path, flags.from_until.as_ref(), flags.memory).await?;
     }
-    let replay = flags.replay.take().map(|plan| (plan, Arc::clone(&store)));
+    let replay = replay.map(|plan| (plan, Arc::clone(&store)));
     let mut running = start(
         store,
         Options {

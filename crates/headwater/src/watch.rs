@@ -31,7 +31,7 @@ pub(crate) async fn run(flags: &WatchFlags) -> Result<()> {
     let kinds = RemoteKinds::discover(&cluster).await?;
     let (word, name) = flags.resource.split_once('/').unwrap_or((&flags.resource, ""));
     let kind = kinds.named(word)?;
-    let namespace = flags.scope.namespace(&cluster);
+    let namespace = flags.scope.namespace(cluster.namespace());
     let followed = FollowedCollection {
         path: kind.collection(namespace.as_deref()),
         query: selection(flags, name),
@@ -98,15 +98,15 @@ impl EventPrinter {
     fn take(&mut self, event: CollectionEvent, now: Timestamp) -> Vec<String> {
         match event {
             CollectionEvent::Object(object) if self.unseen.is_none() => {
-                self.change(EventType::Added, object, now)
+                self.change(EventType::Added, &object, now)
             }
             CollectionEvent::Object(object) => {
                 let key = key(&object);
                 let seen = self.unseen.as_mut().and_then(|unseen| unseen.remove(&key));
                 match seen {
                     Some(old) if version(&old) == version(&object) => Vec::new(),
-                    Some(_) => self.change(EventType::Modified, object, now),
-                    None => self.change(EventType::Added, object, now),
+                    Some(_) => self.change(EventType::Modified, &object, now),
+                    None => self.change(EventType::Added, &object, now),
                 }
             }
             CollectionEvent::Complete => {
@@ -114,10 +114,10 @@ impl EventPrinter {
                 let gone = self.unseen.take().unwrap_or_default();
                 let lines = gone
                     .into_values()
-                    .flat_map(|object| self.change(EventType::Deleted, object, now));
+                    .flat_map(|object| self.change(EventType::Deleted, &object, now));
                 lines.collect()
             }
-            CollectionEvent::Change(event, object) => self.change(event, object, now),
+            CollectionEvent::Change(event, object) => self.change(event, &object, now),
             CollectionEvent::Restart => {
                 self.unseen = Some(self.known.clone());
                 Vec::new()
@@ -125,22 +125,22 @@ impl EventPrinter {
         }
     }
 
-    fn change(&mut self, event: EventType, object: Value, now: Timestamp) -> Vec<String> {
-        let key = key(&object);
+    fn change(&mut self, event: EventType, object: &Value, now: Timestamp) -> Vec<String> {
+        let key = key(object);
         let old = match event {
             EventType::Deleted => self.known.remove(&key),
             _ => self.known.insert(key, object.clone()),
         };
         let mut fields = match (event, &old) {
-            (EventType::Modified, Some(old)) => changes::between(old, &object),
+            (EventType::Modified, Some(old)) => changes::between(old, object),
             _ => Vec::new(),
         };
         if self.is_secret && self.format == OutputFormat::Text {
             fields.iter_mut().for_each(FieldChange::hide_secret);
         }
         match self.format {
-            OutputFormat::Json => vec![self.json(event, &object, &fields, now).to_string()],
-            OutputFormat::Text => self.text(event, &object, &fields, now),
+            OutputFormat::Json => vec![self.json(event, object, &fields, now).to_string()],
+            OutputFormat::Text => self.text(event, object, &fields, now),
         }
     }
 

@@ -63,12 +63,9 @@ pub async fn fill(
     let mut filler = Filler::new(store, options.together).await?;
     let mut reader = RecordingReader::new(source).until(options.until);
     while let Some(line) = reader.next() {
-        match line? {
-            RecordingLine::Change(change) => {
-                let kind = reader.kinds()[change.kind].clone();
-                filler.put(&kind, &change).await?;
-            }
-            _ => {}
+        if let RecordingLine::Change(change) = line? {
+            let kind = reader.kinds()[change.kind].clone();
+            filler.put(&kind, &change).await?;
         }
     }
     filler.flush().await?;

@@ -284,7 +284,7 @@ pub fn check(
     until: Option<Timestamp>,
 ) -> Result<RecordingSummary, RecordingError> {
     let mut reader = RecordingReader::new(source).until(until);
-    while let Some(line) = reader.next() {
+    for line in reader.by_ref() {
         line?;
     }
     Ok(reader.summary)

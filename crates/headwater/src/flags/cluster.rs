@@ -3,7 +3,6 @@
 use clap::{Args, ValueEnum};
 
 use super::RemoteFlags;
-use crate::remote::RemoteCluster;
 
 /// The namespaces that a command reads.
 #[derive(Clone, Debug, Args)]
@@ -19,10 +18,10 @@ pub(crate) struct ScopeFlags {
 
 impl ScopeFlags {
     /// The namespace; `None` means all.
-    pub(crate) fn namespace(&self, cluster: &RemoteCluster) -> Option<String> {
+    pub(crate) fn namespace(&self, usual: &str) -> Option<String> {
         match self.all_namespaces {
             true => None,
-            false => Some(self.namespace.clone().unwrap_or_else(|| cluster.namespace().to_owned())),
+            false => Some(self.namespace.clone().unwrap_or_else(|| usual.to_owned())),
         }
     }
 }

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::time::{ReplaySpeed, TimePoint, parse_point, parse_speed};
 use super::{RemoteFlags, ScopeFlags, address, parse_duration};
-use crate::copy::secrets::SecretPolicy;
+use crate::secrets::SecretPolicy;
 
 pub(super) const RECORD_EXAMPLES: &str = "\
 Examples:

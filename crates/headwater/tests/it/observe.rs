@@ -138,3 +138,18 @@ fn what_does_not_exist_is_an_error_with_the_servers_message() {
     fails(&["tree", "cm"], "name one object");
     fails(&["watch", "cm", "-l", "a=("], "unable to parse");
 }
+
+#[test]
+fn top_prints_figures_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, kubeconfig) = served(dir.path());
+    let mut watch = LineReader::start(&["watch", "configmaps", "-A", "--kubeconfig", &kubeconfig]);
+    server.post(MAPS, &configmap("a", "1", None));
+    watch.wait(|line| line.contains("configmap/default/a"));
+    let top = run(&["top", "--once", "--interval", "500ms", "--kubeconfig", &kubeconfig]);
+    let text = String::from_utf8(top.stdout).unwrap();
+    assert_eq!(top.status.code(), Some(0), "{}", String::from_utf8_lossy(&top.stderr));
+    for expected in ["requests  ", "memory ", "HOTTEST KINDS", "kubernetes-admin", "configmaps"] {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
+}

@@ -53,7 +53,8 @@ pub(crate) async fn get(
         },
     };
     let kind = &resource.kind;
-    let store = server.cache_of(kind).store();
+    let cache = server.cache_of(kind);
+    let store = cache.store();
     let range =
         VersionRange { key: Key::in_collection(&kind.prefix, &resource.key()), upto, limit };
     let found = store.versions(range).await;

@@ -143,14 +143,14 @@ async fn the_cache_follows_the_store_while_every_thread_of_requests_is_blocked()
     let store = Arc::new(Memory::default());
     let api = Api::in_namespace(store.clone()).await;
     let (block, blocked) = std::sync::mpsc::channel();
-    let gate = Arc::new(std::sync::RwLock::new(()));
-    let closed = gate.write().unwrap();
-    let mut workers = tokio::task::JoinSet::new();
+    let (mut workers, mut releases) = (tokio::task::JoinSet::new(), Vec::new());
     for _ in 0..2 {
-        let (gate, block) = (Arc::clone(&gate), block.clone());
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        releases.push(release);
+        let block = block.clone();
         workers.spawn(async move {
             block.send(()).unwrap();
-            drop(gate.read());
+            let _ = released.recv(); // until the sender is dropped
         });
     }
     for _ in 0..2 {
@@ -165,6 +165,6 @@ async fn the_cache_follows_the_store_while_every_thread_of_requests_is_blocked()
         std::thread::yield_now();
     }
     let applied = api.server.cache().applied();
-    drop(closed);
+    drop(releases);
     assert!(applied >= at, "the cache waits for the threads of requests");
 }

@@ -43,7 +43,6 @@ pub(crate) use forward::hop_by_hop;
 use resolve::resolve;
 use trust::Trust;
 
-use crate::front::pki::Pair;
 use crate::lock::lock;
 
 /// The maximum size of a response.
@@ -79,16 +78,6 @@ pub(crate) enum ClientCredential {
     Token(Arc<str>),
     /// A client certificate with its key, as PEM.
     Certificate { chain: Arc<str>, key: Arc<str> },
-}
-
-impl ClientCredential {
-    /// A client certificate.
-    pub(crate) fn of(pair: &Pair) -> ClientCredential {
-        ClientCredential::Certificate {
-            chain: pair.certificate.as_str().into(),
-            key: pair.key.reveal().into(),
-        }
-    }
 }
 
 impl fmt::Debug for ClientCredential {

@@ -275,7 +275,11 @@ impl Server {
         let (mut parts, body) = request.into_parts();
         let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
         let mut call = Call::new(identity, parts, query);
-        let answered = match (call.negotiate(&route), &route.target) {
+        let has_table = match &route.target {
+            Target::Resource(resource) => subresource::has_table(resource),
+            _ => true,
+        };
+        let answered = match (call.negotiate(&route, has_table), &route.target) {
             (Err(status), _) => Err(status),
             (Ok(()), Target::Resource(resource)) if route.verb == Verb::Watch => {
                 watch::start(self, &call, resource, upgrade, peer, seat).await

@@ -160,7 +160,10 @@ impl Server {
     pub(crate) fn new(cache: Cache, options: Options) -> Result<Server, headwater_cache::Error> {
         let Options { authenticator, issuer, clock, metrics, descriptions, backup, .. } = options;
         let (settings, audit) = (options.settings, options.audit);
-        let front_proxy = options.front_proxy.as_ref().map(ClientCredential::of);
+        let front_proxy = options.front_proxy.map(|pair| ClientCredential::Certificate {
+            chain: pair.certificate.into(),
+            key: pair.key.reveal().into(),
+        });
         let authorization = options.authorization;
         let relayed = options.upstream.map(Relayed::new);
         let builtin = Registry::new(kind::builtin());

@@ -18,7 +18,6 @@ use crate::audit::Trail;
 use crate::front::identity::Identity;
 use crate::lock::lock;
 use crate::request::route::{Route, Target, Verb};
-use crate::verbs::subresource;
 
 /// One request: everything that a handler reads besides the target and the body.
 pub(crate) struct Call {
@@ -92,17 +91,13 @@ impl Call {
     }
 
     /// Chooses the representation before the request is executed: a write must not succeed if its
-    /// response cannot be encoded.
-    pub(crate) fn negotiate(&mut self, found: &Route) -> Result<(), Status> {
+    /// response cannot be encoded. `has_table` is whether a single object has a table.
+    pub(crate) fn negotiate(&mut self, found: &Route, has_table: bool) -> Result<(), Status> {
         let Target::Resource(resource) = &found.target else { return Ok(()) };
         let endpoint = match found.verb {
             Verb::Watch => Endpoint::Watch,
             Verb::List | Verb::DeleteCollection => Endpoint::List,
-            _ if !subresource::writes_parent(&resource.subresource)
-                || subresource::is_transient(&resource.kind) =>
-            {
-                Endpoint::Untabled
-            }
+            _ if !has_table => Endpoint::Untabled,
             _ => Endpoint::Object,
         };
         let accept = self.header(header::ACCEPT);

@@ -28,6 +28,11 @@ pub(crate) fn is_transient(kind: &Served) -> bool {
         || (kind.plural == "bindings" && kind.group.is_empty())
 }
 
+/// Whether the response can be a table: not a review, a Scale or a binding.
+pub(crate) fn has_table(resource: &ResourcePath) -> bool {
+    writes_parent(&resource.subresource) && !is_transient(&resource.kind)
+}
+
 /// GET on a subresource of another type.
 pub(crate) async fn get(
     server: &Server,

@@ -19,7 +19,7 @@ use crate::kinds::registry::Served;
 use crate::object::{meta, tree};
 use crate::request::call::Call;
 use checks::{PodShape, Violation, details, reasons, violations};
-use policy::{Level, LevelVersion, NamespacePolicy, PREFIX};
+use policy::{LevelVersion, NamespacePolicy, PREFIX, SecurityLevel};
 
 mod checks;
 mod policy;
@@ -138,7 +138,7 @@ fn would_violate(policy: LevelVersion, found: &[Violation]) -> Option<String> {
 }
 
 fn audit(call: &Call, policy: LevelVersion, pod: PodShape<'_>) {
-    if call.trail.is_none() || policy.level == Level::Privileged {
+    if call.trail.is_none() || policy.level == SecurityLevel::Privileged {
         return;
     }
     if let Some(text) = would_violate(policy, &violations(policy, pod)) {
@@ -167,7 +167,7 @@ async fn check_namespace(attempt: &Attempt<'_>, call: &Call) -> Result<(), Statu
     }
     let (new, old) = (policy.enforce, old.enforce);
     let is_stricter = new.minor != old.minor || new.level > old.level;
-    if new.level > Level::Privileged && is_stricter {
+    if new.level > SecurityLevel::Privileged && is_stricter {
         call.warn(existing_violations(attempt, name, new).await?);
     }
     Ok(())

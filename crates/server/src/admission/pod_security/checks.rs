@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use headwater_json::{Map, Value};
 
-use super::policy::{Level, LevelVersion};
+use super::policy::{LevelVersion, SecurityLevel};
 use super::rules;
 
 /// The newest version with checks of its own. Later versions have the same checks.
@@ -66,7 +66,7 @@ pub(super) struct Violation {
 
 /// A check in a range of versions.
 struct PodCheck {
-    level: Level,
+    level: SecurityLevel,
     /// The first and the last version.
     versions: (u32, u32),
     /// The first version in which the restricted level has a stricter check in place of this one.
@@ -77,11 +77,11 @@ struct PodCheck {
 const NEVER: u32 = u32::MAX;
 
 const fn baseline(first: u32, last: u32, run: fn(PodShape<'_>) -> Option<Violation>) -> PodCheck {
-    PodCheck { level: Level::Baseline, versions: (first, last), replaced: NEVER, run }
+    PodCheck { level: SecurityLevel::Baseline, versions: (first, last), replaced: NEVER, run }
 }
 
 const fn restricted(first: u32, last: u32, run: fn(PodShape<'_>) -> Option<Violation>) -> PodCheck {
-    PodCheck { level: Level::Restricted, versions: (first, last), replaced: NEVER, run }
+    PodCheck { level: SecurityLevel::Restricted, versions: (first, last), replaced: NEVER, run }
 }
 
 impl PodCheck {
@@ -90,11 +90,11 @@ impl PodCheck {
         self
     }
 
-    fn applies(&self, level: Level, minor: u32) -> bool {
+    fn applies(&self, level: SecurityLevel, minor: u32) -> bool {
         let (first, last) = self.versions;
         (first..=last).contains(&minor)
             && self.level <= level
-            && (level < Level::Restricted || minor < self.replaced)
+            && (level < SecurityLevel::Restricted || minor < self.replaced)
     }
 }
 
@@ -142,7 +142,7 @@ fn unless(
 
 /// The violations of a policy by a pod.
 pub(super) fn violations(policy: LevelVersion, pod: PodShape<'_>) -> Vec<Violation> {
-    if policy.level == Level::Privileged {
+    if policy.level == SecurityLevel::Privileged {
         return Vec::new();
     }
     let minor = policy.minor.unwrap_or(NEWEST).min(NEWEST);

@@ -13,20 +13,20 @@ pub(super) const PREFIX: &str = "pod-security.kubernetes.io/";
 
 /// How strict a policy is, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Level {
+pub(super) enum SecurityLevel {
     Privileged,
     Baseline,
     Restricted,
 }
 
-const LEVELS: [(&str, Level); 3] = [
-    ("privileged", Level::Privileged),
-    ("baseline", Level::Baseline),
-    ("restricted", Level::Restricted),
+const LEVELS: [(&str, SecurityLevel); 3] = [
+    ("privileged", SecurityLevel::Privileged),
+    ("baseline", SecurityLevel::Baseline),
+    ("restricted", SecurityLevel::Restricted),
 ];
 
-impl Level {
-    fn named(word: &str) -> Option<Level> {
+impl SecurityLevel {
+    fn named(word: &str) -> Option<SecurityLevel> {
         LEVELS.iter().find(|(name, _)| *name == word).map(|(_, level)| *level)
     }
 
@@ -41,7 +41,7 @@ pub(super) type Minor = Option<u32>;
 /// A level and the version of its checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LevelVersion {
-    pub(super) level: Level,
+    pub(super) level: SecurityLevel,
     pub(super) minor: Minor,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct NamespacePolicy {
 }
 
 impl NamespacePolicy {
-    const OPEN: LevelVersion = LevelVersion { level: Level::Privileged, minor: None };
+    const OPEN: LevelVersion = LevelVersion { level: SecurityLevel::Privileged, minor: None };
 
     /// The policy of a namespace without labels.
     pub(super) const NONE: NamespacePolicy =
@@ -74,12 +74,12 @@ impl NamespacePolicy {
         let mut policy = NamespacePolicy::NONE;
         let mut errors = Vec::new();
         let label = |name: &str| labels.get(format!("{PREFIX}{name}").as_str())?.as_str();
-        let mut mode = |name: &str, of: &mut LevelVersion, wrong: Level| {
+        let mut mode = |name: &str, of: &mut LevelVersion, wrong: SecurityLevel| {
             let mut refuse = |name: &str, value: &str, why: &str| {
                 let field = format!("metadata.labels[{PREFIX}{name}]");
                 errors.push(FieldError::invalid(field, &value.into(), why));
             };
-            let level = label(name).map(|word| (word, Level::named(word)));
+            let level = label(name).map(|word| (word, SecurityLevel::named(word)));
             if let Some((word, level)) = level {
                 of.level = level.unwrap_or(wrong);
                 if level.is_none() {
@@ -96,9 +96,9 @@ impl NamespacePolicy {
             }
             level.and_then(|(_, level)| level)
         };
-        let enforced = mode("enforce", &mut policy.enforce, Level::Restricted);
-        mode("audit", &mut policy.audit, Level::Privileged);
-        mode("warn", &mut policy.warn, Level::Privileged);
+        let enforced = mode("enforce", &mut policy.enforce, SecurityLevel::Restricted);
+        mode("audit", &mut policy.audit, SecurityLevel::Privileged);
+        mode("warn", &mut policy.warn, SecurityLevel::Privileged);
         // Users of a namespace see for controllers what is enforced on their pods.
         let is_stricter = enforced.is_some_and(|level| level > policy.warn.level);
         if label("warn").is_none() && is_stricter {

@@ -4,7 +4,7 @@ use headwater_json::json;
 
 use super::*;
 
-fn verdict(level: Level, minor: Option<u32>, pod: &Value) -> String {
+fn verdict(level: SecurityLevel, minor: Option<u32>, pod: &Value) -> String {
     details(&violations(LevelVersion { level, minor }, PodShape::of(pod)))
 }
 
@@ -98,15 +98,15 @@ fn the_baseline_forbids_known_privilege_escalations() {
             "seccompProfile (pod must not set securityContext.seccompProfile.type to \"Unconfined\")",
         ),
     ] {
-        assert_eq!(verdict(Level::Baseline, None, &pod), expected, "{pod}");
-        assert_eq!(verdict(Level::Privileged, None, &pod), "", "{pod}");
+        assert_eq!(verdict(SecurityLevel::Baseline, None, &pod), expected, "{pod}");
+        assert_eq!(verdict(SecurityLevel::Privileged, None, &pod), "", "{pod}");
     }
 }
 
 #[test]
 fn the_restricted_level_asks_for_hardening() {
-    assert_eq!(verdict(Level::Restricted, None, &container(&restricted())), "");
-    let plain = verdict(Level::Restricted, None, &container(&json!({})));
+    assert_eq!(verdict(SecurityLevel::Restricted, None, &container(&restricted())), "");
+    let plain = verdict(SecurityLevel::Restricted, None, &container(&json!({})));
     assert_eq!(
         plain,
         "allowPrivilegeEscalation != false (container \"a\" must set securityContext.allowPrivilegeEscalation=false), \
@@ -145,14 +145,14 @@ fn the_restricted_level_asks_for_hardening() {
             "runAsNonRoot != true (pod must not set securityContext.runAsNonRoot=false), runAsUser=0 (pod must not set runAsUser=0)",
         ),
     ] {
-        assert_eq!(verdict(Level::Restricted, None, &pod), expected, "{pod}");
+        assert_eq!(verdict(SecurityLevel::Restricted, None, &pod), expected, "{pod}");
     }
 }
 
 #[test]
 fn checks_change_with_versions() {
     let names = |minor, pod: &Value| {
-        let policy = LevelVersion { level: Level::Restricted, minor };
+        let policy = LevelVersion { level: SecurityLevel::Restricted, minor };
         reasons(&violations(policy, PodShape::of(pod)))
     };
     let plain = container(&json!({}));
@@ -187,22 +187,22 @@ fn checks_change_with_versions() {
     own["spec"]["containers"][0]["securityContext"]["procMount"] = "Unmasked".into();
     assert_eq!(names(Some(34), &own), "procMount, runAsUser=0");
     assert_eq!(names(None, &own), "procMount");
-    assert_eq!(verdict(Level::Baseline, None, &own), "");
+    assert_eq!(verdict(SecurityLevel::Baseline, None, &own), "");
     let sysctl =
         |name: &str| json!({ "spec": { "securityContext": { "sysctls": [{ "name": name }] } } });
     for (name, since) in [("net.ipv4.ip_local_reserved_ports", 27), ("net.ipv4.tcp_wmem", 32)] {
-        assert_ne!(verdict(Level::Baseline, Some(since - 1), &sysctl(name)), "", "{name}");
-        assert_eq!(verdict(Level::Baseline, Some(since), &sysctl(name)), "", "{name}");
+        assert_ne!(verdict(SecurityLevel::Baseline, Some(since - 1), &sysctl(name)), "", "{name}");
+        assert_eq!(verdict(SecurityLevel::Baseline, Some(since), &sysctl(name)), "", "{name}");
     }
     let annotated = json!({
         "metadata": { "annotations": { "seccomp.security.alpha.kubernetes.io/pod": "unconfined" } },
         "spec": { "containers": [] },
     });
     assert_eq!(
-        verdict(Level::Baseline, Some(18), &annotated),
+        verdict(SecurityLevel::Baseline, Some(18), &annotated),
         "seccompProfile (forbidden annotation seccomp.security.alpha.kubernetes.io/pod=\"unconfined\")"
     );
-    assert_eq!(verdict(Level::Baseline, Some(19), &annotated), "");
+    assert_eq!(verdict(SecurityLevel::Baseline, Some(19), &annotated), "");
 }
 
 #[test]

@@ -18,6 +18,12 @@ const ACCOUNTS: &[(&str, &str)] = &[
     ("replicationcontroller", "replication-controller"),
     ("cronjob", "cronjob-controller"),
     ("endpointslicemirroring", "endpointslicemirroring-controller"),
+    ("persistentvolume-binder", "persistent-volume-binder"),
+    ("persistentvolume-phases", "persistent-volume-binder"),
+    ("persistentvolume-protection", "pv-protection-controller"),
+    ("persistentvolumeclaim-protection", "pvc-protection-controller"),
+    ("default-storageclass", "persistent-volume-binder"),
+    ("horizontalpodautoscaler", "horizontal-pod-autoscaler"),
     ("namespace", "namespace-controller"),
     ("garbage", "generic-garbage-collector"),
     ("serviceaccount", "service-account-controller"),
@@ -41,6 +47,7 @@ const COMPONENTS: &[(&str, &str)] = &[
     ("disruption", "controllermanager"),
     ("endpointslicemirroring", "endpoint-slice-mirroring-controller"),
     ("endpointslice", "endpoint-slice-controller"),
+    ("persistentvolume-binder", "persistentvolume-controller"),
     ("scheduler", "default-scheduler"),
     ("simulated-kubelets", "kubelet"),
 ];
@@ -105,7 +112,7 @@ mod tests {
         assert!(
             all().iter().all(|identity| !identity.groups.contains(&"system:masters".to_owned()))
         );
-        assert_eq!(all().len(), 20);
+        assert_eq!(all().len(), 24);
         assert_eq!(of("scheduler").unwrap().user, "system:kube-scheduler");
         assert_eq!(of("unknown"), None);
         assert_eq!(component("simulated-kubelets"), Some("kubelet"));

@@ -59,6 +59,8 @@ mod garbage;
 mod serviceaccount;
 mod endpointslice;
 mod disruption;
+mod volumes;
+mod autoscaling;
 mod nodelifecycle;
 mod token_secrets;
 pub mod certificates;

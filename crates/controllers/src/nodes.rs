@@ -9,12 +9,15 @@
 //! when.
 
 mod addresses;
+pub mod containers;
 mod kubelet;
 mod lease;
+pub mod load;
 mod pod_lifecycle;
 mod node;
 pub mod rules;
 mod pod_status;
+mod references;
 mod timers;
 
 pub(crate) use self::kubelet::prepare as kubelet;

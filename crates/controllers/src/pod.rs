@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 
-pub use self::references::{ObjectReference, SourceReference};
+pub use self::references::{PodReference, SourceReference};
 
 /// A pod.
 #[derive(Clone, Debug, Default, PartialEq, kube::Resource, Deserialize)]
@@ -64,7 +64,7 @@ pub struct PodSpec {
     pub affinity: Option<Box<core::Affinity>>,
     /// The claims, ConfigMaps and Secrets that volumes need.
     #[serde(default, rename = "volumes", deserialize_with = "references::volumes")]
-    pub volume_references: Vec<ObjectReference>,
+    pub volume_references: Vec<PodReference>,
     #[serde(default, deserialize_with = "list")]
     pub ephemeral_containers: Vec<Container>,
 }
@@ -83,10 +83,10 @@ pub struct Container {
     pub resources: ContainerResources,
     /// The ConfigMaps and Secrets that `env` needs.
     #[serde(default, rename = "env", deserialize_with = "references::variables")]
-    pub variable_references: Vec<ObjectReference>,
+    pub variable_references: Vec<PodReference>,
     /// The ConfigMaps and Secrets that `envFrom` needs.
     #[serde(default, rename = "envFrom", deserialize_with = "references::variable_sources")]
-    pub variable_sources: Vec<ObjectReference>,
+    pub variable_sources: Vec<PodReference>,
     pub readiness_probe: Option<Probe>,
     pub startup_probe: Option<Probe>,
 }
@@ -261,13 +261,13 @@ impl Pod {
     /// The names of the claims that the pod uses.
     pub fn claims(&self) -> impl Iterator<Item = &str> {
         self.spec.volume_references.iter().filter_map(|reference| match reference {
-            ObjectReference::Claim(name) => Some(name.as_str()),
+            PodReference::Claim(name) => Some(name.as_str()),
             _ => None,
         })
     }
 
     /// Everything that must exist before the pod starts.
-    pub fn references(&self) -> impl Iterator<Item = &ObjectReference> {
+    pub fn references(&self) -> impl Iterator<Item = &PodReference> {
         let containers = self.spec.init_containers.iter().chain(&self.spec.containers);
         let variables = containers.flat_map(|container| {
             container.variable_references.iter().chain(&container.variable_sources)
@@ -347,11 +347,11 @@ mod tests {
             volume: volume.map(str::to_owned),
         };
         let expected = [
-            ObjectReference::Claim("data-0".into()),
-            ObjectReference::ConfigMap(source("conf", None, Some("conf"))),
-            ObjectReference::Secret(source("tls", None, Some("all"))),
-            ObjectReference::Secret(source("s", Some("k"), None)),
-            ObjectReference::ConfigMap(source("env", None, None)),
+            PodReference::Claim("data-0".into()),
+            PodReference::ConfigMap(source("conf", None, Some("conf"))),
+            PodReference::Secret(source("tls", None, Some("all"))),
+            PodReference::Secret(source("s", Some("k"), None)),
+            PodReference::ConfigMap(source("env", None, None)),
         ];
         assert_eq!(pod.references().cloned().collect::<Vec<_>>(), expected);
     }

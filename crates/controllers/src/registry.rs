@@ -5,9 +5,9 @@ use headwater_client::controller::Prepared;
 
 use crate::cluster::Cluster;
 use crate::{
-    certificates, cronjob, daemonset, deployment, disruption, endpointslice, garbage, job,
-    namespace, nodelifecycle, nodes, replicaset, scheduler, serviceaccount, statefulset,
-    token_secrets,
+    autoscaling, certificates, cronjob, daemonset, deployment, disruption, endpointslice, garbage,
+    job, namespace, nodelifecycle, nodes, replicaset, scheduler, serviceaccount, statefulset,
+    token_secrets, volumes,
 };
 
 /// Opens a controller's informers and returns it ready to run.
@@ -34,7 +34,13 @@ const ALL: &[(&str, Prepare)] = &[
     ("endpointslicemirroring", endpointslice::prepare_mirroring),
     ("job", job::prepare),
     ("cronjob", cronjob::prepare),
+    ("horizontalpodautoscaler", autoscaling::prepare),
     ("disruption", disruption::prepare),
+    ("persistentvolume-binder", volumes::prepare),
+    ("persistentvolume-binder", volumes::prepare_phases),
+    ("persistentvolume-protection", volumes::volume_protection),
+    ("persistentvolumeclaim-protection", volumes::claim_protection),
+    ("default-storageclass", volumes::default_class),
     ("nodelifecycle", nodelifecycle::prepare),
     ("serviceaccount-token", token_secrets::prepare),
     ("tokencleaner", token_secrets::prepare_cleaner),

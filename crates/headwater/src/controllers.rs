@@ -207,6 +207,11 @@ impl LocalControllers {
         })
     }
 
+    /// Whether simulated nodes run.
+    pub(crate) fn has_nodes(&self) -> bool {
+        self.selected.has("simulated-nodes")
+    }
+
     pub(crate) fn announce(&self) {
         print::data(&format!("controllers: {}", self.selected));
         if self.selected.has("simulated-nodes") {

@@ -18,6 +18,7 @@ mod encryption;
 mod serve;
 mod relay;
 mod controllers;
+mod containers;
 mod data;
 mod pki;
 mod kubeconfig;

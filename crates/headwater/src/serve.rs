@@ -38,6 +38,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, block_in_place};
 use tokio_util::sync::CancellationToken;
 
+use crate::containers::SimulatedContainers;
 use crate::controllers::{self, LocalControllers, Signer};
 use crate::encryption::EncryptionFile;
 use crate::engine::Engine;
@@ -111,6 +112,8 @@ pub(crate) async fn serve(mut flags: ServeFlags, replay: Option<ReplayPlan>) -> 
         fill_from(&*store, path, flags.from_until.as_ref(), flags.memory).await?;
     }
     let replay = replay.map(|plan| (plan, Arc::clone(&store)));
+    let controllers = LocalControllers::new(&flags.controller_flags, stages);
+    let has_nodes = controllers.as_ref().is_some_and(LocalControllers::has_nodes);
     let mut running = start(
         store,
         Options {
@@ -124,6 +127,7 @@ pub(crate) async fn serve(mut flags: ServeFlags, replay: Option<ReplayPlan>) -> 
             cache: cache_options(&flags),
             settings: settings(&flags)?,
             audit,
+            containers: has_nodes.then(SimulatedContainers::runtime),
             ..Options::new(certificates.issuer()?)
         },
     )
@@ -150,7 +154,6 @@ pub(crate) async fn serve(mut flags: ServeFlags, replay: Option<ReplayPlan>) -> 
     let credentials = ControllerCredentials::new(&certificates.pki, &url, &*certificates.clock)?;
     let plain = http.as_ref().map(Listener::address);
 
-    let controllers = LocalControllers::new(&flags.controller_flags, stages);
     let mut tasks = ControllerTasks::default();
     let (renewals, newest) = watch::channel(credentials);
     if let Some(controllers) = &controllers {

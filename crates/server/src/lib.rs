@@ -15,6 +15,7 @@
 //! server      the server as one value
 //! relayed     what a relay holds of its upstream
 //! live        watches and requests as read-only resources
+//! containers  logs of containers and commands in them, as a trait
 //! admission   what an object passes between its body and the store
 //! backend     the store, the cache, the kinds, the clock; `commit`: guarded writes
 //! request     route, call, authorization, flow control
@@ -36,6 +37,7 @@ mod verbs;
 mod server;
 mod relayed;
 mod live;
+pub mod containers;
 mod admission;
 mod backend;
 mod commit;

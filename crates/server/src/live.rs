@@ -1,4 +1,5 @@
-//! Live resources: what the server is doing now, as read-only kinds of `headwater.dev`.
+//! Live resources: what the server is doing now, as read-only kinds of `headwater.dev`, and what
+//! simulated containers use, as metrics.
 //!
 //! Reading order: `kinds::live` are the kinds, `watches` is who watches what, `objects` are both as
 //! objects; `traffic` counts requests by user, for the river.
@@ -11,6 +12,7 @@
 pub(crate) mod watches;
 mod objects;
 pub(crate) mod traffic;
+mod usage;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -23,6 +25,7 @@ use headwater_store::{Action, Guard, Key, Memory, MemoryOptions, Write};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::containers::ContainerRuntime;
 use crate::kinds::live;
 use crate::kinds::registry::Served;
 use crate::lock::lock;
@@ -54,6 +57,8 @@ pub(crate) struct LiveResources {
     watches: Arc<OpenWatches>,
     traffic: Arc<Traffic>,
     clock: Arc<dyn Clock>,
+    /// Whose metrics are served, with the cache of its pods and nodes.
+    metrics: Option<(Arc<dyn ContainerRuntime>, Cache)>,
     /// Keeps the cache current; taken by the part that runs it.
     feed: Mutex<Option<Cacher>>,
     sampled: tokio::sync::Mutex<Sample>,
@@ -70,7 +75,10 @@ struct Sample {
 
 impl LiveResources {
     /// No objects yet. Versions begin with the time, so that they grow over restarts of the server.
-    pub(crate) fn new(clock: &Arc<dyn Clock>) -> LiveResources {
+    pub(crate) fn new(
+        clock: &Arc<dyn Clock>,
+        metrics: Option<(Arc<dyn ContainerRuntime>, Cache)>,
+    ) -> LiveResources {
         let now = clock.now().as_millisecond();
         let first = Revision(u64::try_from(now).unwrap_or_default().max(1));
         let options =
@@ -83,6 +91,7 @@ impl LiveResources {
             watches: Arc::default(),
             traffic: Arc::default(),
             clock: Arc::clone(clock),
+            metrics,
             feed: Mutex::new(Some(feed)),
             sampled: tokio::sync::Mutex::default(),
         }
@@ -90,7 +99,7 @@ impl LiveResources {
 
     /// Whether a kind is one of them.
     pub(crate) fn covers(&self, kind: &Served) -> bool {
-        kind.custom && kind.definition.is_none() && kind.group == live::GROUP
+        kind.custom && kind.definition.is_none() && live::is_live(&kind.group)
     }
 
     pub(crate) fn cache(&self) -> &Cache {
@@ -150,10 +159,14 @@ impl LiveResources {
     async fn sample(&self, sample: &mut Sample, flow: &FlowControl) {
         let (watches, now) = (Arc::clone(&self.watches), self.clock.now());
         let requests = flow.in_flight(OBJECTS_MAX);
+        let metrics = self.metrics.clone();
         // Many objects take long, and this may run on a thread that serves requests.
         let described = tokio::task::spawn_blocking(move || {
             let mut objects = objects::watchers(&watches, OBJECTS_MAX);
             objects.extend(objects::requests(&requests, now));
+            if let Some((runtime, cache)) = metrics {
+                objects.extend(usage::objects(&*runtime, &cache, now, OBJECTS_MAX));
+            }
             objects
         });
         // It fails only if the process stops, or panics; the objects are those of the last time then.

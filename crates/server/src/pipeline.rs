@@ -34,7 +34,9 @@ use crate::request::observe::RequestMetrics;
 use crate::request::route::{self, ResourcePath, Route, Target, Verb};
 use crate::server::Server;
 use crate::upkeep::after_write::after_write;
-use crate::verbs::{delete, discovery, encode, patch, proxy, read, subresource, watch, write};
+use crate::verbs::{
+    delete, discovery, encode, kubelet, patch, proxy, read, subresource, watch, write,
+};
 use crate::work::INLINE_MAX;
 
 static AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -283,6 +285,12 @@ impl Server {
             (Err(status), _) => Err(status),
             (Ok(()), Target::Resource(resource)) if route.verb == Verb::Watch => {
                 watch::start(self, &call, resource, upgrade, peer, seat).await
+            }
+            (Ok(()), Target::Resource(resource)) if kubelet::is_stream(resource) => {
+                match check_verb(&call, route.verb, resource) {
+                    Ok(()) => kubelet::stream(self, &call, resource, upgrade, peer).await,
+                    Err(status) => Err(status),
+                }
             }
             (Ok(()), _) => {
                 if is_endless(&route.target) {

@@ -17,6 +17,7 @@ use crate::admission::Admission;
 use crate::answer::blocks::Blocks;
 use crate::audit::Audit;
 use crate::backend::Backend;
+use crate::containers::ContainerRuntime;
 use crate::front::authenticator::{Authenticator, Credential, TokenContext};
 use crate::front::identity::{Identity, Peer, Unauthorized};
 use crate::front::pki::Pair;
@@ -67,6 +68,8 @@ pub struct Options {
     /// The server that this one is a relay of. It then serves what [`Server::hold`] adds, and passes on
     /// everything else.
     pub upstream: Option<Arc<dyn Upstream>>,
+    /// What answers for the containers of pods; without it, logs and commands get 501.
+    pub containers: Option<Arc<dyn ContainerRuntime>>,
 }
 
 impl Options {
@@ -85,6 +88,7 @@ impl Options {
             audit: Audit::default(),
             front_proxy: None,
             upstream: None,
+            containers: None,
         }
     }
 }
@@ -141,6 +145,7 @@ struct Shared {
     front_proxy: Option<ClientCredential>,
     /// What a relay holds; `None` for every other server.
     relayed: Option<Relayed>,
+    containers: Option<Arc<dyn ContainerRuntime>>,
     /// Compressed blocks of lists.
     blocks: Arc<Blocks>,
     /// Cancelled when the server begins to stop: watches end, readiness fails.
@@ -159,7 +164,7 @@ impl Server {
     /// A server over a loaded cache.
     pub(crate) fn new(cache: Cache, options: Options) -> Result<Server, headwater_cache::Error> {
         let Options { authenticator, issuer, clock, metrics, descriptions, backup, .. } = options;
-        let (settings, audit) = (options.settings, options.audit);
+        let (settings, audit, containers) = (options.settings, options.audit, options.containers);
         let front_proxy = options.front_proxy.map(|pair| ClientCredential::Certificate {
             chain: pair.certificate.into(),
             key: pair.key.reveal().into(),
@@ -168,13 +173,16 @@ impl Server {
         let relayed = options.upstream.map(Relayed::new);
         let builtin = Registry::new(kind::builtin());
         define(&cache, &builtin)?;
-        let resources = LiveResources::new(&clock);
-        for row in live::rows() {
+        let measured = containers.clone().map(|runtime| (runtime, cache.clone()));
+        let mut rows = live::rows();
+        rows.extend(measured.iter().flat_map(|_| live::metrics_rows()));
+        let resources = LiveResources::new(&clock, measured);
+        for row in &rows {
             resources.cache().set_fields(&row.prefix, &row.fields)?;
         }
         let registry = match relayed {
-            Some(_) => Registry::default().with(live::rows()),
-            None => builtin.with(live::rows()),
+            Some(_) => Registry::default().with(rows),
+            None => builtin.with(rows),
         };
         observe::cache(&metrics, &cache);
         let caller = Caller::new(settings.webhooks_on_loopback);
@@ -195,6 +203,7 @@ impl Server {
             remotes: RemoteVersions::default(),
             front_proxy,
             relayed,
+            containers,
             blocks: Arc::default(),
             draining: CancellationToken::new(),
         };
@@ -224,6 +233,11 @@ impl Server {
 
     pub(crate) fn audit(&self) -> &Audit {
         &self.shared.audit
+    }
+
+    /// What answers for the containers of pods, if anything does.
+    pub(crate) fn containers(&self) -> Option<&Arc<dyn ContainerRuntime>> {
+        self.shared.containers.as_ref()
     }
 
     pub(crate) fn blocks(&self) -> &Arc<Blocks> {

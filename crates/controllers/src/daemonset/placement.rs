@@ -33,7 +33,7 @@ const NETWORK: (&str, &str) = ("node.kubernetes.io/network-unavailable", "NoSche
 
 /// Whether a node runs the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Placement {
+pub(super) enum DaemonPlacement {
     /// It runs the pod.
     Run,
     /// It starts no pod, but a pod that runs stays.
@@ -58,16 +58,16 @@ impl PodProbe {
         PodProbe { pod: pod.expect("a projection reads every pod"), node_name }
     }
 
-    pub(super) fn placement(&self, node: &Arc<Node>) -> Placement {
+    pub(super) fn placement(&self, node: &Arc<Node>) -> DaemonPlacement {
         let is_elsewhere = self.node_name.as_ref().is_some_and(|name| name != node.name());
         if is_elsewhere || !matches_node(&self.pod, node) {
-            return Placement::Remove;
+            return DaemonPlacement::Remove;
         }
         let untolerated = untolerated_effects(&self.pod, node);
         match () {
-            () if untolerated.is_empty() => Placement::Run,
-            () if untolerated.contains(&"NoExecute") => Placement::Remove,
-            () => Placement::Keep,
+            () if untolerated.is_empty() => DaemonPlacement::Run,
+            () if untolerated.contains(&"NoExecute") => DaemonPlacement::Remove,
+            () => DaemonPlacement::Keep,
         }
     }
 }
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(template: Value, change: Value, expected: Placement) {
+    fn check(template: Value, change: Value, expected: DaemonPlacement) {
         let set = set(json!({"template": {"spec": template}}));
         assert_eq!(PodProbe::of(&set).placement(&node("n1", change)), expected);
     }
@@ -148,25 +148,25 @@ mod tests {
         let none = || json!({});
         let taint =
             |key: &str, effect: &str| json!({"spec": {"taints": [{"key": key, "effect": effect}]}});
-        check(none(), none(), Placement::Run);
-        check(json!({"nodeName": "n2"}), none(), Placement::Remove);
-        check(json!({"nodeName": "n1"}), none(), Placement::Run);
-        check(json!({"nodeSelector": {"disk": "ssd"}}), none(), Placement::Remove);
+        check(none(), none(), DaemonPlacement::Run);
+        check(json!({"nodeName": "n2"}), none(), DaemonPlacement::Remove);
+        check(json!({"nodeName": "n1"}), none(), DaemonPlacement::Run);
+        check(json!({"nodeSelector": {"disk": "ssd"}}), none(), DaemonPlacement::Remove);
         let ssd = json!({"metadata": {"labels": {"disk": "ssd"}}});
-        check(json!({"nodeSelector": {"disk": "ssd"}}), ssd, Placement::Run);
-        check(none(), taint("own", "NoSchedule"), Placement::Keep);
-        check(none(), taint("own", "PreferNoSchedule"), Placement::Run);
-        check(none(), taint("own", "NoExecute"), Placement::Remove);
+        check(json!({"nodeSelector": {"disk": "ssd"}}), ssd, DaemonPlacement::Run);
+        check(none(), taint("own", "NoSchedule"), DaemonPlacement::Keep);
+        check(none(), taint("own", "PreferNoSchedule"), DaemonPlacement::Run);
+        check(none(), taint("own", "NoExecute"), DaemonPlacement::Remove);
         let tolerant = json!({"tolerations": [{"key": "own", "operator": "Exists"}]});
-        check(tolerant, taint("own", "NoExecute"), Placement::Run);
-        check(none(), taint("node.kubernetes.io/not-ready", "NoExecute"), Placement::Run);
+        check(tolerant, taint("own", "NoExecute"), DaemonPlacement::Run);
+        check(none(), taint("node.kubernetes.io/not-ready", "NoExecute"), DaemonPlacement::Run);
         let cordoned = json!({"spec": {"unschedulable": true, "taints": [
             {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"},
         ]}});
-        check(none(), cordoned, Placement::Run);
+        check(none(), cordoned, DaemonPlacement::Run);
         let network = || taint(NETWORK.0, NETWORK.1);
-        check(none(), network(), Placement::Keep);
-        check(json!({"hostNetwork": true}), network(), Placement::Run);
+        check(none(), network(), DaemonPlacement::Keep);
+        check(json!({"hostNetwork": true}), network(), DaemonPlacement::Run);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::pod::Pod;
 use crate::revisions::POD_REVISION;
 use crate::time;
 
-use super::placement::{Placement, PodProbe, node_of};
+use super::placement::{DaemonPlacement, PodProbe, node_of};
 
 /// The current state of a set.
 pub(super) struct SetState<'a> {
@@ -44,7 +44,7 @@ pub(super) struct DaemonPlan {
 /// A node with the set's pods on it, oldest first.
 struct DaemonNode<'a> {
     name: &'a str,
-    placement: Placement,
+    placement: DaemonPlacement,
     pods: Vec<&'a Arc<Pod>>,
 }
 
@@ -106,11 +106,11 @@ impl SetState<'_> {
     /// Creates the pod of a node, or deletes those that it should not run.
     fn maintain(&self, node: &DaemonNode<'_>, limits: Option<UpdateLimits>, plan: &mut DaemonPlan) {
         let living = || node.pods.iter().copied().filter(|pod| !pod.is_deleting());
-        if node.placement == Placement::Remove {
+        if node.placement == DaemonPlacement::Remove {
             plan.delete.extend(living().cloned());
             return;
         }
-        if node.placement == Placement::Run && node.pods.is_empty() {
+        if node.placement == DaemonPlacement::Run && node.pods.is_empty() {
             plan.create.push(node.name.to_owned());
             return;
         }
@@ -136,7 +136,7 @@ impl SetState<'_> {
     fn replace(&self, nodes: &[DaemonNode<'_>], max: usize, plan: &mut DaemonPlan) {
         let mut unavailable = 0;
         let mut candidates = Vec::new();
-        for node in nodes.iter().filter(|node| node.placement == Placement::Run) {
+        for node in nodes.iter().filter(|node| node.placement == DaemonPlacement::Run) {
             let living = node.living();
             match living.as_slice() {
                 [pod] if self.is_new(pod) => unavailable += usize::from(!self.is_available(pod)),
@@ -156,7 +156,7 @@ impl SetState<'_> {
     fn surge(&self, nodes: &[DaemonNode<'_>], max: usize, plan: &mut DaemonPlan) {
         let mut surging = 0;
         let mut candidates = Vec::new();
-        for node in nodes.iter().filter(|node| node.placement == Placement::Run) {
+        for node in nodes.iter().filter(|node| node.placement == DaemonPlacement::Run) {
             let living = node.living();
             let old = living.iter().find(|pod| !self.is_new(pod));
             let has_new = living.iter().any(|pod| self.is_new(pod));
@@ -181,7 +181,7 @@ impl SetState<'_> {
         let (mut updated, mut available) = (0, 0);
         for node in nodes {
             let oldest = node.pods.first();
-            if node.placement != Placement::Run {
+            if node.placement != DaemonPlacement::Run {
                 status.number_misscheduled += i32::from(oldest.is_some());
                 continue;
             }

@@ -11,13 +11,13 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
 use crate::cluster::{Cluster, Pods};
-use crate::pod::Pod;
+use crate::pod::{Container, Pod};
 
-use super::Options;
 use super::addresses::{self, Addresses};
 use super::pod_lifecycle::{self, PodTransition};
 use super::pod_status::{self, NodeContext};
 use super::timers::Timers;
+use super::{Options, references, rules};
 
 /// Concurrent writes, over all nodes.
 const WORKERS: usize = 16;
@@ -89,15 +89,27 @@ impl Kubelet {
         if pod.status.pod_ip.is_some() {
             self.addresses.release(cx.key(), number);
         }
+        let now = self.cluster.clock().now();
+        let deadline = pod_lifecycle::until_deadline(&pod, now);
+        if deadline.is_some_and(|wait| wait.is_zero()) {
+            self.apply(&pod, &PodTransition::ExceedDeadline, number, &cx).await?;
+            return Ok(Next::Done);
+        }
         let Some(next) = pod_lifecycle::next(&pod, &self.options.rules.stages_for(&pod)) else {
             self.timers.release(cx.key());
-            return Ok(Next::Done);
+            return Ok(deadline.map_or(Next::Done, Next::After));
         };
-        let now = self.cluster.clock().now();
         let state_began = || pod_lifecycle::state_began(&pod, next.state);
         let elapsed = self.timers.elapsed(cx.key(), pod.uid(), next.state, state_began, now);
         if elapsed < next.after {
-            return Ok(Next::After(next.after - elapsed));
+            let wait = next.after - elapsed;
+            return Ok(Next::After(deadline.map_or(wait, |deadline| wait.min(deadline))));
+        }
+        if let PodTransition::Start { .. } = next.transition
+            && let Some(missing) = references::first_missing(&pod, &cx).await?
+        {
+            missing.report(&pod, &cx).await?;
+            return Ok(Next::After(references::RETRY));
         }
         self.apply(&pod, &next.transition, number, &cx).await?;
         Ok(Next::Done)
@@ -183,17 +195,56 @@ fn record_event(pod: &Pod, transition: &PodTransition, cx: &Context) {
         names.collect::<Vec<_>>().join(", ")
     };
     match transition {
-        PodTransition::Start { .. } => {
-            cx.normal(pod, "Started", format_args!("Started container {}", containers()));
+        PodTransition::Create => report_annotations(pod, cx),
+        PodTransition::Start { restarts, .. } => {
+            if *restarts == 0 && pod.status.container_statuses.is_empty() {
+                report_annotations(pod, cx); // the pod was not created in a step of its own
+            }
+            let first = pod.spec.init_containers.iter().filter(|_| *restarts == 0);
+            first.chain(&pod.spec.containers).for_each(|one| record_start(pod, one, cx));
+        }
+        PodTransition::StartEphemeral => {
+            let known = pod.status.ephemeral_container_statuses.len();
+            let added = pod.spec.ephemeral_containers.iter().skip(known);
+            added.for_each(|one| record_start(pod, one, cx));
+        }
+        PodTransition::FailPull(why) => {
+            for image in pod.spec.containers.iter().filter_map(|one| one.image.as_deref()) {
+                cx.normal(pod, "Pulling", format_args!("Pulling image {image:?}"));
+                let message = format_args!("Failed to pull image {image:?}: {why}");
+                cx.warning(pod, "Failed", message);
+                cx.warning(pod, "Failed", "Error: ErrImagePull");
+                cx.normal(pod, "BackOff", format_args!("Back-off pulling image {image:?}"));
+            }
         }
         PodTransition::BackOff { .. } => cx.warning(
             pod,
             "BackOff",
             format_args!("Back-off restarting failed container {}", containers()),
         ),
+        PodTransition::ExceedDeadline => cx.normal(
+            pod,
+            "DeadlineExceeded",
+            "Pod was active on the node longer than the specified deadline",
+        ),
         PodTransition::Remove if !pod.is_finished() => {
             cx.normal(pod, "Killing", format_args!("Stopping container {}", containers()));
         }
         _ => {}
+    }
+}
+
+fn record_start(pod: &Pod, one: &Container, cx: &Context) {
+    let image = one.image.as_deref().unwrap_or_default();
+    let pulled = format_args!("Container image {image:?} already present on machine");
+    cx.normal(pod, "Pulled", pulled);
+    cx.normal(pod, "Created", format_args!("Created container: {}", one.name));
+    cx.normal(pod, "Started", format_args!("Started container {}", one.name));
+}
+
+/// Reports annotations of ours that cannot be read.
+fn report_annotations(pod: &Pod, cx: &Context) {
+    for why in rules::invalid_annotations(pod) {
+        cx.warning(pod, "InvalidAnnotation", why);
     }
 }

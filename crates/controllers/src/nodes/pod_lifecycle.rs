@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::pod::{ContainerStatus, Pod};
+use crate::time;
 
 use super::rules::{ContainerExit, PodStages};
 
@@ -35,21 +36,35 @@ pub(crate) enum PodTransition {
         restarts: i32,
     },
     BecomeReady,
+    /// An image cannot be pulled.
+    FailPull(String),
+    /// Starts the ephemeral containers that do not run yet.
+    StartEphemeral,
+    /// Reports that the node has seen the current generation of the pod.
+    Observe,
     /// The containers terminate and are not restarted.
     End {
-        exit_code: i32,
-        reason: Option<String>,
+        exit: ContainerEnd,
         succeeded: bool,
     },
     /// The containers terminate and will be restarted.
     BackOff {
-        exit_code: i32,
-        reason: Option<String>,
+        exit: ContainerEnd,
         restarts: i32,
     },
+    /// The pod was active for longer than its deadline.
+    ExceedDeadline,
     /// Reports that the containers terminated; a finalizer still holds the pod.
     EndForDeletion,
     Remove,
+}
+
+/// How the containers of a pod terminate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ContainerEnd {
+    pub(crate) exit_code: i32,
+    pub(crate) reason: Option<String>,
+    pub(crate) message: Option<String>,
 }
 
 /// The next transition and when it is due, measured from the beginning of the current state.
@@ -80,7 +95,17 @@ pub(crate) fn next(pod: &Pod, stages: &PodStages) -> Option<NextTransition> {
         PodState::Terminating => None,
         PodState::Bound if stages.is_instant() => next(start(0), Duration::ZERO),
         PodState::Bound => next(PodTransition::Create, stages.creating.with(part)),
-        PodState::Creating => next(start(0), stages.running.with(part)),
+        PodState::Creating => match &stages.pull_error {
+            Some(_) if waits_for(pod, IMAGE_PULL_BACK_OFF) => None,
+            Some(why) => next(PodTransition::FailPull(why.clone()), stages.running.with(part)),
+            None => next(start(0), stages.running.with(part)),
+        },
+        PodState::Running(_) if starts_ephemeral(pod) => {
+            next(PodTransition::StartEphemeral, Duration::ZERO)
+        }
+        PodState::Running(_) if pod.status.observed_generation != pod.metadata.generation => {
+            next(PodTransition::Observe, Duration::ZERO)
+        }
         PodState::Backoff(_) => {
             let doubled = stages.restarted.with(part).saturating_mul(1 << restarts.clamp(0, 8));
             next(start(restarts + 1), doubled.min(BACKOFF_MAX))
@@ -127,15 +152,31 @@ fn terminate(pod: &Pod, stages: &PodStages) -> Option<NextTransition> {
     Some(NextTransition { state: PodState::Terminating, transition, after })
 }
 
+/// The reason of a container whose image cannot be pulled.
+pub(crate) const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
+
+/// Whether a container is waiting for this reason.
+pub(crate) fn waits_for(pod: &Pod, reason: &str) -> bool {
+    let waiting = |one: &ContainerStatus| one.state.waiting.as_ref()?.reason.clone();
+    pod.status.container_statuses.iter().filter_map(waiting).any(|found| found == reason)
+}
+
+/// Whether an ephemeral container was added that has no status yet.
+fn starts_ephemeral(pod: &Pod) -> bool {
+    pod.spec.ephemeral_containers.len() > pod.status.ephemeral_container_statuses.len()
+}
+
+/// The time until the pod's deadline; `None` if it has none, or has not started.
+pub(crate) fn until_deadline(pod: &Pod, now: Timestamp) -> Option<Duration> {
+    let seconds = pod.spec.active_deadline_seconds?;
+    let started = pod.status.start_time.as_ref().filter(|_| pod.is_active())?;
+    Some(time::until(now, time::after(started.0, seconds)))
+}
+
 fn state(pod: &Pod) -> PodState {
-    let containers = &pod.status.container_statuses;
-    let waits_for = |reason: &str| {
-        let waiting = |one: &ContainerStatus| one.state.waiting.as_ref()?.reason.clone();
-        containers.iter().filter_map(waiting).any(|found| found == reason)
-    };
     match () {
-        () if containers.is_empty() => PodState::Bound,
-        () if waits_for("CrashLoopBackOff") => PodState::Backoff(restarts(pod)),
+        () if pod.status.container_statuses.is_empty() => PodState::Bound,
+        () if waits_for(pod, "CrashLoopBackOff") => PodState::Backoff(restarts(pod)),
         () if pod.phase() == "Running" => PodState::Running(restarts(pod)),
         () => PodState::Creating,
     }
@@ -147,11 +188,12 @@ fn restarts(pod: &Pod) -> i32 {
 
 /// The restart policy decides whether the containers are restarted.
 fn end(pod: &Pod, exit: &ContainerExit, restarts: i32) -> PodTransition {
-    let ContainerExit { exit_code, reason, .. } = exit.clone();
+    let ContainerExit { exit_code, reason, message, .. } = exit.clone();
     let succeeded = exit_code == 0;
+    let exit = ContainerEnd { exit_code, reason, message };
     match (pod.spec.restart_policy.as_deref().unwrap_or("Always"), succeeded) {
-        ("Never", _) | ("OnFailure", true) => PodTransition::End { exit_code, reason, succeeded },
-        _ => PodTransition::BackOff { exit_code, reason, restarts },
+        ("Never", _) | ("OnFailure", true) => PodTransition::End { exit, succeeded },
+        _ => PodTransition::BackOff { exit, restarts },
     }
 }
 
@@ -187,7 +229,7 @@ mod tests {
     use headwater_client::Cached;
     use serde_json::{Value, json};
 
-    use super::super::rules::{FAIL_AFTER, READY_AFTER, Rules};
+    use super::super::rules::{FAIL_AFTER, PULL_ERROR, READY_AFTER, Rules};
     use super::*;
 
     const CREATING: &str = "ContainerCreating";
@@ -267,14 +309,60 @@ mod tests {
     fn the_restart_policy_decides_about_terminated_containers() {
         let fails = json!({"annotations": {FAIL_AFTER: "1s", READY_AFTER: "never"}});
         let status = json!({"phase": "Running", "containerStatuses": running()});
-        let back_off = PodTransition::BackOff { exit_code: 1, reason: None, restarts: 2 };
-        let end = PodTransition::End { exit_code: 1, reason: None, succeeded: false };
+        let exit = ContainerEnd { exit_code: 1, ..ContainerEnd::default() };
+        let back_off = PodTransition::BackOff { exit: exit.clone(), restarts: 2 };
+        let end = PodTransition::End { exit, succeeded: false };
         for (policy, transition) in
             [("Always", &back_off), ("OnFailure", &back_off), ("Never", &end)]
         {
             let spec = json!({"restartPolicy": policy});
             check(fails.clone(), spec, status.clone(), Some((transition.clone(), 1000)));
         }
+    }
+
+    #[test]
+    fn an_image_that_cannot_be_pulled_keeps_the_pod_waiting() {
+        let refused = || json!({"annotations": {PULL_ERROR: "denied"}});
+        let creating = json!({"phase": "Pending", "containerStatuses": waiting(CREATING, 0)});
+        let fails = PodTransition::FailPull("denied".to_owned());
+        check(refused(), json!({}), creating, Some((fails, 300)));
+        let waits =
+            json!({"phase": "Pending", "containerStatuses": waiting(IMAGE_PULL_BACK_OFF, 0)});
+        check(refused(), json!({}), waits.clone(), None);
+        let start = PodTransition::Start { ready: true, restarts: 0 };
+        check(json!({}), json!({}), waits, Some((start, 300)));
+    }
+
+    #[test]
+    fn a_running_pod_starts_ephemeral_containers_and_reports_its_generation() {
+        let ready = json!([
+            {"type": "Ready", "status": "True"}, {"type": "ContainersReady", "status": "True"},
+        ]);
+        let status = |generation: i64, debuggers: &[&str]| {
+            let debuggers: Vec<Value> =
+                debuggers.iter().map(|name| json!({"name": name})).collect();
+            json!({"phase": "Running", "containerStatuses": running(), "conditions": ready,
+                "observedGeneration": generation, "ephemeralContainerStatuses": debuggers})
+        };
+        let spec = || json!({"ephemeralContainers": [{"name": "debugger", "image": "busybox"}]});
+        let second = || json!({"generation": 2});
+        check(second(), spec(), status(1, &[]), Some((PodTransition::StartEphemeral, 0)));
+        check(second(), spec(), status(1, &["debugger"]), Some((PodTransition::Observe, 0)));
+        check(second(), spec(), status(2, &["debugger"]), None);
+    }
+
+    #[test]
+    fn the_deadline_is_measured_from_the_start() {
+        let now = "2026-01-01T00:00:30Z".parse().unwrap();
+        let until = |seconds: i64, phase: &str| {
+            let status = json!({"phase": phase, "startTime": "2026-01-01T00:00:00Z"});
+            let pod = json!({"metadata": {}, "spec": {"activeDeadlineSeconds": seconds}, "status": status});
+            until_deadline(&Pod::decode(&pod.to_string()).unwrap(), now)
+        };
+        assert_eq!(until(40, "Running"), Some(Duration::from_secs(10)));
+        assert_eq!(until(20, "Running"), Some(Duration::ZERO));
+        assert_eq!(until(20, "Failed"), None);
+        assert_eq!(until_deadline(&Pod::default(), now), None);
     }
 
     #[test]

@@ -3,12 +3,13 @@
 //! Promise: pure. Unchanged conditions keep their transition time; conditions of others are kept.
 
 use headwater_api::clock::rfc3339;
+use headwater_api::fnv;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::pod::{Container, Pod, PodCondition};
 
-use super::pod_lifecycle::PodTransition;
+use super::pod_lifecycle::{ContainerEnd, IMAGE_PULL_BACK_OFF, PodTransition};
 
 /// Values of the node that the status contains.
 pub(crate) struct NodeContext {
@@ -25,26 +26,77 @@ pub(crate) fn patch(pod: &Pod, transition: &PodTransition, context: &NodeContext
         PodTransition::Create => creating(pod, context, &now),
         PodTransition::Start { ready, restarts } => started(pod, context, &now, *ready, *restarts),
         PodTransition::BecomeReady => ready(pod, &now),
-        PodTransition::End { exit_code, reason, succeeded } => {
-            let phase = if *succeeded { "Succeeded" } else { "Failed" };
-            ended(pod, &now, phase, *exit_code, reason.as_deref())
+        PodTransition::FailPull(why) => not_pulled(pod, why),
+        PodTransition::StartEphemeral => debugged(pod, &now),
+        PodTransition::Observe => json!({}),
+        PodTransition::End { exit, succeeded } => {
+            ended(pod, &now, if *succeeded { "Succeeded" } else { "Failed" }, exit)
         }
-        PodTransition::EndForDeletion => ended(pod, &now, "Failed", KILLED, None),
-        PodTransition::BackOff { exit_code, reason, restarts } => {
-            backing_off(pod, &now, *exit_code, reason.as_deref(), *restarts)
+        PodTransition::EndForDeletion => ended(pod, &now, "Failed", &killed()),
+        PodTransition::BackOff { exit, restarts } => backing_off(pod, &now, exit, *restarts),
+        PodTransition::ExceedDeadline => {
+            let mut status = ended(pod, &now, "Failed", &killed());
+            status["reason"] = json!("DeadlineExceeded");
+            status["message"] = json!(DEADLINE);
+            status
         }
         PodTransition::Remove => return None,
     };
+    let mut status = status;
+    if let Some(generation) = pod.metadata.generation {
+        status["observedGeneration"] = json!(generation);
+    }
     // The UID protects another pod of the same name.
     Some(json!({"metadata": {"uid": pod.metadata.uid}, "status": status}))
 }
 
 /// The exit code of a process that was terminated by SIGTERM.
 const KILLED: i32 = 143;
+const DEADLINE: &str = "Pod was active on the node longer than the specified deadline";
+
+fn killed() -> ContainerEnd {
+    ContainerEnd { exit_code: KILLED, ..ContainerEnd::default() }
+}
+
+/// The status of a pod that waits for something that does not exist.
+pub(crate) fn waiting_patch(pod: &Pod, reason: &str, message: &str) -> Value {
+    let state = json!({"waiting": {"reason": reason, "message": message}});
+    let containers = pod.spec.containers.iter().map(|one| container(pod, one, 0, false, &state));
+    let statuses = containers.collect::<Vec<_>>();
+    json!({"metadata": {"uid": pod.metadata.uid}, "status": {"containerStatuses": statuses}})
+}
+
+fn not_pulled(pod: &Pod, why: &str) -> Value {
+    let containers = pod.spec.containers.iter().map(|one| {
+        let image = one.image.as_deref().unwrap_or_default();
+        let message = format!("Back-off pulling image {image:?}: ErrImagePull: {why}");
+        let state = json!({"waiting": {"reason": IMAGE_PULL_BACK_OFF, "message": message}});
+        container(pod, one, 0, false, &state)
+    });
+    json!({ "containerStatuses": containers.collect::<Vec<_>>() })
+}
+
+fn debugged(pod: &Pod, now: &str) -> Value {
+    let running = json!({"running": {"startedAt": now}});
+    let all = pod.spec.ephemeral_containers.iter();
+    let started = all.map(|one| {
+        let known = pod.status.ephemeral_container_statuses.iter().find(|it| it.name == one.name);
+        let since = known.and_then(|known| known.state.running.as_ref()?.started_at.clone());
+        match since {
+            None => container(pod, one, 0, false, &running),
+            Some(since) => {
+                let state = json!({"running": {"startedAt": rfc3339(since.0)}});
+                container(pod, one, 0, false, &state)
+            }
+        }
+    });
+    json!({ "ephemeralContainerStatuses": started.collect::<Vec<_>>() })
+}
 
 fn creating(pod: &Pod, context: &NodeContext, now: &str) -> Value {
     let waiting = || json!({"waiting": {"reason": "ContainerCreating"}});
-    let containers = pod.spec.containers.iter().map(|one| container(one, 0, false, &waiting()));
+    let containers =
+        pod.spec.containers.iter().map(|one| container(pod, one, 0, false, &waiting()));
     let mut status = json!({
         "phase": "Pending",
         "containerStatuses": containers.collect::<Vec<_>>(),
@@ -75,8 +127,8 @@ fn set_start_fields(pod: &Pod, context: &NodeContext, now: &str, status: &mut Va
 fn initialized(pod: &Pod, now: &str) -> Value {
     let done = |one: &Container| match one.restart_policy.as_deref() {
         // A sidecar keeps running.
-        Some("Always") => container(one, 0, true, &json!({"running": {"startedAt": now}})),
-        _ => container(one, 0, true, &terminated(now, now, 0, None)),
+        Some("Always") => container(pod, one, 0, true, &json!({"running": {"startedAt": now}})),
+        _ => container(pod, one, 0, true, &terminated(now, now, &ContainerEnd::default())),
     };
     pod.spec.init_containers.iter().map(done).collect()
 }
@@ -84,7 +136,7 @@ fn initialized(pod: &Pod, now: &str) -> Value {
 fn started(pod: &Pod, context: &NodeContext, now: &str, ready: bool, restarts: i32) -> Value {
     let running = || json!({"running": {"startedAt": now}});
     let containers =
-        pod.spec.containers.iter().map(|one| container(one, restarts, ready, &running()));
+        pod.spec.containers.iter().map(|one| container(pod, one, restarts, ready, &running()));
     let (containers_ready, containers_why) = truth(ready);
     let (pod_ready, pod_why) = pod_truth(pod, ready);
     let mut status = json!({
@@ -121,7 +173,7 @@ fn ready(pod: &Pod, now: &str) -> Value {
     let (pod_ready, pod_why) = pod_truth(pod, true);
     let containers = pod.spec.containers.iter().map(|one| {
         let (restarts, since) = known(pod, &one.name, now);
-        container(one, restarts, true, &json!({"running": {"startedAt": since}}))
+        container(pod, one, restarts, true, &json!({"running": {"startedAt": since}}))
     });
     json!({
         "containerStatuses": containers.collect::<Vec<_>>(),
@@ -138,10 +190,10 @@ fn known(pod: &Pod, name: &str, now: &str) -> (i32, String) {
     (restarts, since.map_or_else(|| now.to_owned(), |since| rfc3339(since.0)))
 }
 
-fn ended(pod: &Pod, now: &str, phase: &str, exit_code: i32, reason: Option<&str>) -> Value {
+fn ended(pod: &Pod, now: &str, phase: &str, exit: &ContainerEnd) -> Value {
     let containers = pod.spec.containers.iter().map(|one| {
         let (restarts, since) = known(pod, &one.name, now);
-        container(one, restarts, false, &terminated(&since, now, exit_code, reason))
+        container(pod, one, restarts, false, &terminated(&since, now, exit))
     });
     let why = if phase == "Succeeded" { "PodCompleted" } else { "PodFailed" };
     json!({
@@ -155,15 +207,15 @@ fn ended(pod: &Pod, now: &str, phase: &str, exit_code: i32, reason: Option<&str>
     })
 }
 
-fn backing_off(pod: &Pod, now: &str, exit_code: i32, reason: Option<&str>, restarts: i32) -> Value {
+fn backing_off(pod: &Pod, now: &str, exit: &ContainerEnd, restarts: i32) -> Value {
     let containers = pod.spec.containers.iter().map(|one| {
         let (_, since) = known(pod, &one.name, now);
         let waiting = json!({"waiting": {
             "reason": "CrashLoopBackOff",
             "message": format!("back-off restarting failed container {}", one.name),
         }});
-        let mut status = container(one, restarts, false, &waiting);
-        status["lastState"] = terminated(&since, now, exit_code, reason);
+        let mut status = container(pod, one, restarts, false, &waiting);
+        status["lastState"] = terminated(&since, now, exit);
         status
     });
     json!({
@@ -176,34 +228,54 @@ fn backing_off(pod: &Pod, now: &str, exit_code: i32, reason: Option<&str>, resta
     })
 }
 
-fn terminated(started: &str, finished: &str, exit_code: i32, reason: Option<&str>) -> Value {
-    let usual = if exit_code == 0 { "Completed" } else { "Error" };
-    json!({"terminated": {
-        "exitCode": exit_code,
-        "reason": reason.unwrap_or(usual),
+fn terminated(started: &str, finished: &str, exit: &ContainerEnd) -> Value {
+    let usual = if exit.exit_code == 0 { "Completed" } else { "Error" };
+    let mut ended = json!({
+        "exitCode": exit.exit_code,
+        "reason": exit.reason.as_deref().unwrap_or(usual),
         "startedAt": started,
         "finishedAt": finished,
-    }})
+    });
+    if let Some(message) = &exit.message {
+        ended["message"] = json!(message);
+    }
+    json!({ "terminated": ended })
 }
 
-fn container(one: &Container, restarts: i32, ready: bool, state: &Value) -> Value {
+fn container(pod: &Pod, one: &Container, restarts: i32, ready: bool, state: &Value) -> Value {
     let image = one.image.as_deref().unwrap_or_default();
-    let runs = state.get("running").is_some();
     let mut status = json!({
         "name": one.name,
         "image": image,
         "imageID": "",
         "ready": ready,
-        "started": runs,
+        "started": state.get("running").is_some(),
         "restartCount": restarts,
         "lastState": {},
         "state": state,
     });
-    if runs {
-        status["imageID"] = json!(format!("simulated://{image}"));
-        status["containerID"] = json!(format!("simulated://{}", one.name));
+    if state.get("waiting").is_none() {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        status["imageID"] = json!(format!("{}@sha256:{}", repository(image), digest(image)));
+        let id = digest(&format!("{uid}/{}/{restarts}", one.name));
+        status["containerID"] = json!(format!("simulated://{id}"));
     }
     status
+}
+
+/// An image without its tag and digest.
+fn repository(image: &str) -> &str {
+    let name = image.split('@').next().unwrap_or_default();
+    match name.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => name,
+        _ => name,
+    }
+}
+
+/// 64 hexadecimal digits that depend on a text alone, in place of a digest.
+fn digest(text: &str) -> String {
+    let part = |salt: u8| fnv::hash(format!("{salt}{text}").as_bytes());
+    (0..4).map(|salt| format!("{:016x}", part(salt))).collect()
 }
 
 /// All conditions of the pod with these set; an unchanged status keeps its transition time.
@@ -260,6 +332,11 @@ mod tests {
         Pod::decode(&text.to_string()).unwrap()
     }
 
+    fn exit(exit_code: i32) -> ContainerEnd {
+        let message = Some("bye".to_owned());
+        ContainerEnd { exit_code, reason: None, message }
+    }
+
     fn context() -> NodeContext {
         NodeContext {
             now: "2026-01-01T00:00:10Z".parse().unwrap(),
@@ -308,18 +385,51 @@ mod tests {
             "name": "c", "restartCount": 1, "ready": true,
             "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
         }]});
-        let transition = PodTransition::BackOff { exit_code: 2, reason: None, restarts: 1 };
+        let transition = PodTransition::BackOff { exit: exit(2), restarts: 1 };
         let patch = patch(&pod(running.clone()), &transition, &context()).unwrap();
         let container = &patch["status"]["containerStatuses"][0];
         assert_eq!(container["state"]["waiting"]["reason"], "CrashLoopBackOff");
         let last = &container["lastState"]["terminated"];
         assert_eq!((&last["exitCode"], &last["reason"]), (&json!(2), &json!("Error")));
-        assert_eq!(last["startedAt"], "2026-01-01T00:00:00Z");
+        assert_eq!(
+            (&last["startedAt"], &last["message"]),
+            (&json!("2026-01-01T00:00:00Z"), &json!("bye"))
+        );
         assert_eq!(patch["metadata"]["uid"], "u");
-        let end = PodTransition::End { exit_code: 0, reason: None, succeeded: true };
+        let end = PodTransition::End { exit: exit(0), succeeded: true };
         let ended = after(&pod(running), &end);
         assert!(ended.is_finished() && !ended.is_ready());
         let state = &ended.status.container_statuses[0].state;
         assert_eq!(state.terminated.as_ref().unwrap().reason.as_deref(), Some("Completed"));
+    }
+
+    #[test]
+    fn images_and_containers_have_ids() {
+        for (image, expected) in [
+            ("nginx", "nginx"),
+            ("nginx:1.27", "nginx"),
+            ("registry.example.com:5000/nginx", "registry.example.com:5000/nginx"),
+            ("registry.example.com:5000/nginx:1@sha256:00", "registry.example.com:5000/nginx"),
+        ] {
+            assert_eq!(repository(image), expected);
+        }
+        let start = PodTransition::Start { ready: true, restarts: 0 };
+        let patch = patch(&pod(json!({})), &start, &context()).unwrap();
+        let container = &patch["status"]["containerStatuses"][0];
+        let id = container["imageID"].as_str().unwrap();
+        assert!(id.starts_with("nginx@sha256:") && id.len() == "nginx@sha256:".len() + 64);
+        assert_eq!(container["containerID"].as_str().unwrap().len(), "simulated://".len() + 64);
+    }
+
+    #[test]
+    fn a_deadline_and_a_refused_image_are_reported() {
+        let late = patch(&pod(json!({})), &PodTransition::ExceedDeadline, &context()).unwrap();
+        assert_eq!(late["status"]["reason"], "DeadlineExceeded");
+        assert_eq!(late["status"]["phase"], "Failed");
+        let refused = PodTransition::FailPull("denied".to_owned());
+        let refused = patch(&pod(json!({})), &refused, &context()).unwrap();
+        let waiting = &refused["status"]["containerStatuses"][0]["state"]["waiting"];
+        assert_eq!(waiting["reason"], "ImagePullBackOff");
+        assert!(waiting["message"].as_str().unwrap().ends_with("denied"));
     }
 }

@@ -9,7 +9,10 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer};
 
-use crate::pod::{Pod, contains_all};
+use crate::pod::{Pod, Probe, contains_all};
+
+use super::containers::LOG_EVERY;
+use super::load::{CPU, CPU_TOTAL, LoadCurve, MEMORY};
 
 /// The pod annotation with the time after which its containers succeed.
 pub const COMPLETE_AFTER: &str = "headwater.dev/complete-after";
@@ -19,6 +22,12 @@ pub const FAIL_AFTER: &str = "headwater.dev/fail-after";
 pub const EXIT_CODE: &str = "headwater.dev/exit-code";
 /// The pod annotation with the time from running to ready, or `never`.
 pub const READY_AFTER: &str = "headwater.dev/ready-after";
+/// The pod annotation with the message that its containers leave when they terminate.
+pub const TERMINATION_MESSAGE: &str = "headwater.dev/termination-message";
+/// The pod annotation with the reason why its images cannot be pulled; without it they can.
+pub const PULL_ERROR: &str = "headwater.dev/pull-error";
+/// The pod annotation with the reason of its containers' exit, such as `OOMKilled`.
+pub const EXIT_REASON: &str = "headwater.dev/exit-reason";
 
 /// Rules for pods and the template of nodes, from a file.
 ///
@@ -121,11 +130,13 @@ struct StageDelay {
     never: bool,
     exit_code: Option<i32>,
     reason: Option<String>,
+    message: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 enum Stage {
     Creating,
+    Pulled,
     Running,
     Ready,
     Succeeded,
@@ -163,6 +174,8 @@ pub(crate) struct PodStages {
     pub(crate) creating: Delay,
     /// After the containers are being created.
     pub(crate) running: Delay,
+    /// Why its images cannot be pulled.
+    pub(crate) pull_error: Option<String>,
     /// After it runs; `None` for never.
     pub(crate) ready: Option<Delay>,
     /// After it runs; `None` if it runs until it is deleted.
@@ -186,21 +199,23 @@ pub(crate) struct ContainerExit {
     pub(crate) delay: Delay,
     pub(crate) exit_code: i32,
     pub(crate) reason: Option<String>,
+    pub(crate) message: Option<String>,
 }
 
 /// The defaults: short, but long enough to be seen in a watch.
 const DEFAULT_STAGES: PodStages = PodStages {
     creating: Delay::millis(0, 0),
     running: Delay::millis(300, 200),
+    pull_error: None,
     ready: Some(Delay::millis(0, 0)),
     exit: None,
     restarted: Delay::millis(10_000, 0),
     terminated: Delay::millis(2_000, 0),
 };
 
-/// How pods of Jobs terminate by default.
-const JOB_EXIT: ContainerExit =
-    ContainerExit { delay: Delay::millis(5_000, 0), exit_code: 0, reason: None };
+/// How pods of Jobs, and pods without a controller that are never restarted, end by default.
+const COMPLETION: ContainerExit =
+    ContainerExit { delay: Delay::millis(5_000, 0), exit_code: 0, reason: None, message: None };
 
 impl Rules {
     /// The template of nodes.
@@ -217,6 +232,7 @@ impl Rules {
             never: false,
             exit_code: None,
             reason: None,
+            message: None,
         };
         let stages = [Stage::Creating, Stage::Running, Stage::Ready, Stage::Gone].map(at_once);
         let rule = Rule { matches: Match::default(), stages: stages.into() };
@@ -226,9 +242,11 @@ impl Rules {
     /// The stages of a pod.
     pub(crate) fn stages_for(&self, pod: &Pod) -> PodStages {
         let mut stages = DEFAULT_STAGES;
-        if owner(pod) == Some("Job") {
-            stages.exit = Some(JOB_EXIT);
+        let is_single = owner(pod).is_none() && pod.spec.restart_policy.as_deref() == Some("Never");
+        if owner(pod) == Some("Job") || is_single {
+            stages.exit = Some(COMPLETION);
         }
+        stages.ready = Some(Delay::exactly(probe_delay(pod)));
         let rule = self.rules.iter().find(|rule| rule.matches.fits(pod));
         for stage in rule.iter().flat_map(|rule| &rule.stages) {
             stage.apply(&mut stages);
@@ -236,6 +254,17 @@ impl Rules {
         apply_annotations(&mut stages, pod);
         stages
     }
+}
+
+/// The longest initial delay of the containers' startup and readiness probes.
+fn probe_delay(pod: &Pod) -> Duration {
+    let delay = |probe: &Option<Probe>| {
+        let seconds = probe.as_ref().and_then(|probe| probe.initial_delay_seconds).unwrap_or(0);
+        Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+    };
+    let containers = pod.spec.containers.iter();
+    let each = containers.map(|one| delay(&one.startup_probe) + delay(&one.readiness_probe));
+    each.max().unwrap_or_default()
 }
 
 fn owner(pod: &Pod) -> Option<&str> {
@@ -260,9 +289,14 @@ impl StageDelay {
             delay,
             exit_code: self.exit_code.unwrap_or(usual),
             reason: self.reason.clone(),
+            message: self.message.clone(),
         };
         match self.stage {
             Stage::Creating => stages.creating = delay,
+            Stage::Pulled => {
+                let why = || self.message.clone().unwrap_or_else(|| NOT_FOUND.to_owned());
+                stages.pull_error = self.never.then(why);
+            }
             Stage::Running => stages.running = delay,
             Stage::Ready => stages.ready = (!self.never).then_some(delay),
             Stage::Succeeded => stages.exit = (!self.never).then(|| exit(0)),
@@ -273,15 +307,26 @@ impl StageDelay {
     }
 }
 
-/// Applies the pod's annotations; invalid values are ignored.
+/// Why a registry refuses an image, by default.
+const NOT_FOUND: &str = "not found";
+
+/// Applies the pod's annotations; those in [`invalid_annotations`] are ignored.
 fn apply_annotations(stages: &mut PodStages, pod: &Pod) {
     let exit_code = || pod.annotation(EXIT_CODE).and_then(|code| code.parse().ok());
     for (annotation, usual) in [(COMPLETE_AFTER, 0), (FAIL_AFTER, 1)] {
         if let Some(after) = pod.annotation(annotation).and_then(parse) {
             let exit_code = exit_code().unwrap_or(usual);
-            stages.exit =
-                Some(ContainerExit { delay: Delay::exactly(after), exit_code, reason: None });
+            let delay = Delay::exactly(after);
+            stages.exit = Some(ContainerExit { delay, exit_code, reason: None, message: None });
         }
+    }
+    if let Some(exit) = &mut stages.exit {
+        let owned = |name| pod.annotation(name).map(str::to_owned);
+        exit.reason = owned(EXIT_REASON).or(exit.reason.take());
+        exit.message = owned(TERMINATION_MESSAGE).or(exit.message.take());
+    }
+    if let Some(why) = pod.annotation(PULL_ERROR) {
+        stages.pull_error = Some(why.to_owned());
     }
     match pod.annotation(READY_AFTER) {
         Some("never") => stages.ready = None,
@@ -290,8 +335,41 @@ fn apply_annotations(stages: &mut PodStages, pod: &Pod) {
     }
 }
 
+/// A check of an annotation's value; what it returns completes "it must be".
+type AnnotationCheck = (&'static str, fn(&str) -> bool, &'static str);
+
+const ANNOTATIONS: &[AnnotationCheck] = &[
+    (COMPLETE_AFTER, is_time, TIME),
+    (FAIL_AFTER, is_time, TIME),
+    (READY_AFTER, |text| text == "never" || is_time(text), "never, or a time such as 200ms or 2s"),
+    (EXIT_CODE, |text| text.parse::<i32>().is_ok(), "a number"),
+    (LOG_EVERY, is_time, TIME),
+    (CPU, is_curve, CURVE),
+    (CPU_TOTAL, is_curve, CURVE),
+    (MEMORY, is_curve, CURVE),
+];
+const CURVE: &str = "an amount such as 250m, or sine 100m..900m 2m, then noise 10% if wanted";
+const TIME: &str = "a time such as 200ms, 2s or 1m30s";
+
+fn is_curve(text: &str) -> bool {
+    LoadCurve::parse(text).is_some()
+}
+
+fn is_time(text: &str) -> bool {
+    parse(text).is_some()
+}
+
+/// A sentence for each annotation of ours that cannot be read.
+pub(crate) fn invalid_annotations(pod: &Pod) -> Vec<String> {
+    let check = |(name, is_valid, must_be): &AnnotationCheck| {
+        let value = pod.annotation(name).filter(|value| !is_valid(value))?;
+        Some(format!("annotation {name} is ignored: {value:?} must be {must_be}"))
+    };
+    ANNOTATIONS.iter().filter_map(check).collect()
+}
+
 /// Parses `200ms`, `2s`, `1m30s`.
-fn parse(text: &str) -> Option<Duration> {
+pub(super) fn parse(text: &str) -> Option<Duration> {
     text.trim().parse::<SignedDuration>().ok()?.try_into().ok()
 }
 
@@ -365,14 +443,48 @@ rules:
     fn annotations_take_precedence_and_job_pods_complete() {
         let rules = Rules::default();
         assert_eq!(rules.stages_for(&pod(json!({}))), DEFAULT_STAGES);
-        assert_eq!(rules.stages_for(&of_job(json!({}))).exit, Some(JOB_EXIT));
+        assert_eq!(rules.stages_for(&of_job(json!({}))).exit, Some(COMPLETION));
         let fails = json!({"annotations": {FAIL_AFTER: "2s", EXIT_CODE: "3"}});
         let exit = rules.stages_for(&of_job(fails)).exit.unwrap();
         assert_eq!((exit.delay, exit.exit_code), (Delay::millis(2000, 0), 3));
         let never = rules.stages_for(&pod(json!({"annotations": {READY_AFTER: "never"}})));
         assert_eq!(never.ready, None);
-        let nonsense = rules.stages_for(&pod(json!({"annotations": {COMPLETE_AFTER: "soon"}})));
-        assert_eq!(nonsense, DEFAULT_STAGES);
+        let nonsense = pod(json!({"annotations": {COMPLETE_AFTER: "soon", EXIT_CODE: "x"}}));
+        assert_eq!(rules.stages_for(&nonsense), DEFAULT_STAGES);
+        let invalid = invalid_annotations(&nonsense);
+        assert_eq!(invalid.len(), 2);
+        assert!(invalid[0].contains(COMPLETE_AFTER) && invalid[0].contains("\"soon\""));
+        assert!(
+            invalid_annotations(&pod(json!({"annotations": {READY_AFTER: "never"}}))).is_empty()
+        );
+        let message = json!({"annotations": {FAIL_AFTER: "1s", EXIT_REASON: "OOMKilled",
+            TERMINATION_MESSAGE: "no memory", PULL_ERROR: "denied"}});
+        let stages = rules.stages_for(&pod(message));
+        let exit = stages.exit.unwrap();
+        assert_eq!(
+            (exit.reason.as_deref(), exit.message.as_deref()),
+            (Some("OOMKilled"), Some("no memory"))
+        );
+        assert_eq!(stages.pull_error.as_deref(), Some("denied"));
+    }
+
+    #[test]
+    fn a_single_pod_that_is_never_restarted_completes_and_probes_delay_readiness() {
+        let decode = |spec: serde_json::Value| {
+            Pod::decode(&json!({"metadata": {}, "spec": spec}).to_string()).unwrap()
+        };
+        let rules = Rules::default();
+        assert_eq!(
+            rules.stages_for(&decode(json!({"restartPolicy": "Never"}))).exit,
+            Some(COMPLETION)
+        );
+        assert_eq!(rules.stages_for(&decode(json!({"restartPolicy": "Always"}))).exit, None);
+        let probes = json!({"containers": [
+            {"name": "a", "readinessProbe": {"initialDelaySeconds": 3}, "startupProbe": {"initialDelaySeconds": 2}},
+            {"name": "b", "readinessProbe": {}},
+        ]});
+        let ready = rules.stages_for(&decode(probes)).ready.unwrap();
+        assert_eq!(ready, Delay::millis(5_000, 0));
     }
 
     #[test]

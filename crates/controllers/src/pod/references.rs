@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer};
 
 /// An object in the pod's namespace that must exist before the pod starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ObjectReference {
+pub enum PodReference {
     /// A PersistentVolumeClaim.
     Claim(String),
     /// A ConfigMap, or one of its keys.
@@ -92,7 +92,7 @@ struct VariablesSource {
 const SERVICE_ACCOUNT_VOLUME: &str = "kube-api-access-";
 
 /// Deserializes `volumes` as the references in them.
-pub(super) fn volumes<'de, D>(deserializer: D) -> Result<Vec<ObjectReference>, D::Error>
+pub(super) fn volumes<'de, D>(deserializer: D) -> Result<Vec<PodReference>, D::Error>
 where
     D: Deserializer<'de>,
 {
@@ -106,15 +106,15 @@ where
             optional: secret.optional,
         });
         let claim = volume.persistent_volume_claim.map(|claim| claim.claim_name);
-        references.extend(claim.map(ObjectReference::Claim));
+        references.extend(claim.map(PodReference::Claim));
         let map = volume.config_map.and_then(in_volume);
-        references.extend(map.map(ObjectReference::ConfigMap));
-        references.extend(secret.and_then(in_volume).map(ObjectReference::Secret));
+        references.extend(map.map(PodReference::ConfigMap));
+        references.extend(secret.and_then(in_volume).map(PodReference::Secret));
         for source in volume.projected.and_then(|it| it.sources).into_iter().flatten() {
             let map = source.config_map.and_then(in_volume);
-            references.extend(map.map(ObjectReference::ConfigMap));
+            references.extend(map.map(PodReference::ConfigMap));
             let secret = source.secret.and_then(in_volume);
-            references.extend(secret.map(ObjectReference::Secret));
+            references.extend(secret.map(PodReference::Secret));
         }
     }
     references.shrink_to_fit();
@@ -122,7 +122,7 @@ where
 }
 
 /// Deserializes `env` as the references in it.
-pub(super) fn variables<'de, D>(deserializer: D) -> Result<Vec<ObjectReference>, D::Error>
+pub(super) fn variables<'de, D>(deserializer: D) -> Result<Vec<PodReference>, D::Error>
 where
     D: Deserializer<'de>,
 {
@@ -130,16 +130,16 @@ where
     let mut references = Vec::new();
     for source in all.into_iter().filter_map(|variable| variable.value_from) {
         let map = source.config_map_key_ref.and_then(|it| it.reference(None));
-        references.extend(map.map(ObjectReference::ConfigMap));
+        references.extend(map.map(PodReference::ConfigMap));
         let secret = source.secret_key_ref.and_then(|it| it.reference(None));
-        references.extend(secret.map(ObjectReference::Secret));
+        references.extend(secret.map(PodReference::Secret));
     }
     references.shrink_to_fit();
     Ok(references)
 }
 
 /// Deserializes `envFrom` as the references in it.
-pub(super) fn variable_sources<'de, D>(deserializer: D) -> Result<Vec<ObjectReference>, D::Error>
+pub(super) fn variable_sources<'de, D>(deserializer: D) -> Result<Vec<PodReference>, D::Error>
 where
     D: Deserializer<'de>,
 {
@@ -147,9 +147,9 @@ where
     let mut references = Vec::new();
     for source in all {
         let map = source.config_map_ref.and_then(|it| it.reference(None));
-        references.extend(map.map(ObjectReference::ConfigMap));
+        references.extend(map.map(PodReference::ConfigMap));
         let secret = source.secret_ref.and_then(|it| it.reference(None));
-        references.extend(secret.map(ObjectReference::Secret));
+        references.extend(secret.map(PodReference::Secret));
     }
     references.shrink_to_fit();
     Ok(references)

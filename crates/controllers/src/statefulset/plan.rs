@@ -107,7 +107,7 @@ impl SetState<'_> {
         let ordered = |flow| if is_parallel(self.set) { Flow::Next } else { flow };
         let Some(pod) = pod else {
             if self.has_stale_claim(ordinal) {
-                return Flow::Wait;
+                return ordered(Flow::Wait);
             }
             self.create_claims(ordinal, writes);
             writes.push(SetWrite::CreatePod(Box::new(self.new_pod(ordinal))));

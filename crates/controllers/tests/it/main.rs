@@ -13,6 +13,7 @@ mod namespace;
 mod endpointslice;
 mod job;
 mod cronjob;
+mod volumes;
 mod disruption;
 mod nodelifecycle;
 mod quiet;

@@ -13,7 +13,7 @@ use crate::process::{Process, headwater};
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A cluster, and a kubectl configured for it.
-struct Cluster {
+pub(crate) struct Cluster {
     _server: Process,
     _dir: tempfile::TempDir,
     kubeconfig: PathBuf,
@@ -40,7 +40,7 @@ rules:
 
 impl Cluster {
     /// `None` if the machine has no kubectl.
-    fn dev(args: &[&str]) -> Option<Cluster> {
+    pub(crate) fn dev(args: &[&str]) -> Option<Cluster> {
         if !has_kubectl() {
             return None;
         }
@@ -55,17 +55,17 @@ impl Cluster {
         Some(Cluster { _server: server, _dir: dir, kubeconfig })
     }
 
-    fn command(&self, line: &str) -> Command {
+    pub(crate) fn command(&self, line: &str) -> Command {
         kubectl(&self.kubeconfig, line)
     }
 
-    fn output(&self, line: &str) -> Output {
+    pub(crate) fn output(&self, line: &str) -> Output {
         self.command(line).output().unwrap()
     }
 
     /// Fails unless the command succeeds and prints all of these.
     #[track_caller]
-    fn expect(&self, line: &str, expected: &[&str]) -> String {
+    pub(crate) fn expect(&self, line: &str, expected: &[&str]) -> String {
         let output = self.output(line);
         let text = String::from_utf8(output.stdout).unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
@@ -78,7 +78,7 @@ impl Cluster {
 
     /// Waits for a condition with `kubectl wait`.
     #[track_caller]
-    fn wait_for(&self, what: &str, condition: &str) {
+    pub(crate) fn wait_for(&self, what: &str, condition: &str) {
         self.expect(&format!("wait {what} --for={condition} --timeout=600s"), &[]);
     }
 
@@ -88,7 +88,7 @@ impl Cluster {
 
     /// Repeats a command until its output is accepted: events and taints appear with a delay.
     #[track_caller]
-    fn until(&self, line: &str, is_right: impl Fn(&str) -> bool) {
+    pub(crate) fn until(&self, line: &str, is_right: impl Fn(&str) -> bool) {
         let began = Instant::now();
         while !is_right(&self.expect(line, &[])) {
             assert!(began.elapsed() < PATIENCE, "never: {line}: {}", self.expect(line, &[]));
@@ -97,13 +97,13 @@ impl Cluster {
 
     /// Repeats a command until its output contains all of these.
     #[track_caller]
-    fn expect_soon(&self, line: &str, expected: &[&str]) {
+    pub(crate) fn expect_soon(&self, line: &str, expected: &[&str]) {
         self.until(line, |text| expected.iter().all(|part| text.contains(part)));
     }
 
     /// Waits until this many nodes are ready for pods.
     #[track_caller]
-    fn wait_for_nodes(&self, count: usize) {
+    pub(crate) fn wait_for_nodes(&self, count: usize) {
         for number in 0..count {
             let node = format!("node/node-{number}");
             self.wait_for(&node, "create");

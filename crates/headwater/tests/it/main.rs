@@ -11,6 +11,7 @@ mod data;
 mod dev;
 mod dev_kill;
 mod encryption;
+mod dev_workloads;
 mod envtest;
 mod etcd;
 mod kill_loop;

@@ -1,4 +1,5 @@
-//! The kinds of live resources: `watchers` and `requests` of `headwater.dev`.
+//! The kinds of live resources: `watchers` and `requests` of `headwater.dev`, and the metrics of
+//! simulated pods and nodes in `metrics.k8s.io`.
 //!
 //! River: **rows** → registry, discovery, tables.
 
@@ -18,7 +19,18 @@ pub(crate) const GROUP: &str = "headwater.dev";
 /// The version of both kinds.
 pub(crate) const VERSION: &str = "v1alpha1";
 
-/// Verbs of both kinds.
+/// The API group of metrics.
+pub(crate) const METRICS_GROUP: &str = "metrics.k8s.io";
+
+/// The version of metrics.
+pub(crate) const METRICS_VERSION: &str = "v1beta1";
+
+/// Whether the kinds of a group are live resources, unless a definition says otherwise.
+pub(crate) fn is_live(group: &str) -> bool {
+    matches!(group, GROUP | METRICS_GROUP)
+}
+
+/// Verbs of all kinds.
 const VERBS: [&str; 3] = ["get", "list", "watch"];
 
 /// A column: its name, type, path and whether only wide output shows it.
@@ -51,20 +63,41 @@ const REQUEST_COLUMNS: &[Column] = &[
     ("Time", "string", ".status.time", false),
 ];
 
-/// The rows of both kinds.
+const METRICS_COLUMNS: &[Column] = &[("Window", "string", ".window", false)];
+
+/// The rows of what the server is doing.
 pub(crate) fn rows() -> Vec<Arc<Served>> {
+    let row = |plural, kind, columns, fields| row((GROUP, VERSION), plural, kind, columns, fields);
     vec![
         row("watchers", "Watcher", WATCHER_COLUMNS, &["spec.user", "spec.resource"]),
         row("requests", "Request", REQUEST_COLUMNS, &["spec.user"]),
     ]
 }
 
-/// The key prefix of the objects of a kind.
+/// The rows of metrics.
+pub(crate) fn metrics_rows() -> Vec<Arc<Served>> {
+    let row =
+        |plural, kind| row((METRICS_GROUP, METRICS_VERSION), plural, kind, METRICS_COLUMNS, &[]);
+    vec![row("nodes", "NodeMetrics"), row("pods", "PodMetrics")]
+}
+
+/// The key prefix of the objects of a kind of the server.
 pub(crate) fn prefix(plural: &str) -> String {
     key::collection(GROUP, plural)
 }
 
-fn row(plural: &'static str, kind: &str, columns: &[Column], fields: &[&str]) -> Arc<Served> {
+/// The key prefix of metrics.
+pub(crate) fn metrics_prefix(plural: &str) -> String {
+    key::collection(METRICS_GROUP, plural)
+}
+
+fn row(
+    (group, version): (&'static str, &'static str),
+    plural: &'static str,
+    kind: &str,
+    columns: &[Column],
+    fields: &[&str],
+) -> Arc<Served> {
     let printer: Vec<PrinterColumn> = columns
         .iter()
         .map(|(name, kind, path, is_wide)| PrinterColumn {
@@ -77,8 +110,9 @@ fn row(plural: &'static str, kind: &str, columns: &[Column], fields: &[&str]) ->
         .collect();
     Arc::new(Served {
         kind: Kind {
-            group: GROUP.into(),
-            version: VERSION.into(),
+            group: group.into(),
+            version: version.into(),
+            namespaced: kind == "PodMetrics",
             kind: Name::Owned(kind.to_owned()),
             list_kind: Name::Owned(format!("{kind}List")),
             plural: plural.into(),
@@ -89,7 +123,7 @@ fn row(plural: &'static str, kind: &str, columns: &[Column], fields: &[&str]) ->
             ..Kind::default()
         },
         stored: None,
-        prefix: prefix(plural),
+        prefix: key::collection(group, plural),
         custom_columns: custom_columns(&printer),
         definition: None,
     })
@@ -103,6 +137,20 @@ pub(crate) fn schema(kind: &str) -> Value {
         field["description"] = description.into();
         field
     };
+    if kind.ends_with("Metrics") {
+        return json!({
+            "type": "object",
+            "description": "What a simulated pod or node uses.",
+            "properties": {
+                "timestamp": described(&text, "The end of the window."),
+                "window": described(&text, "The time over which the usage was measured."),
+                "usage": { "type": "object", "additionalProperties": text },
+                "containers": { "type": "array", "items": { "type": "object", "properties": {
+                    "name": text, "usage": { "type": "object", "additionalProperties": text },
+                }}},
+            },
+        });
+    }
     let (description, spec, status) = match kind {
         "Watcher" => (
             "An open watch of this server.",

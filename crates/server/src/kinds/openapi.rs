@@ -249,7 +249,7 @@ fn is_same(old: &[Arc<Served>], new: &[Arc<Served>]) -> bool {
 
 /// The schema of a version in a definition.
 pub(crate) fn definition(cache: &Cache, row: &Served) -> Option<Value> {
-    if row.group == live::GROUP && row.definition.is_none() {
+    if live::is_live(&row.group) && row.definition.is_none() {
         return Some(live::schema(&row.kind.kind));
     }
     let definitions = cache.resource(crate::kinds::custom::PREFIX);

@@ -188,7 +188,7 @@ pub enum Target {
 }
 
 /// Objects of a kind.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ResourcePath {
     /// The kind.
     pub kind: Arc<Served>,

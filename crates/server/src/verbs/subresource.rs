@@ -41,7 +41,7 @@ pub(crate) async fn get(
 ) -> Result<Response, Status> {
     match resource.subresource.as_str() {
         "scale" => scale::get(server, call, resource).await,
-        _ => kubelet::stream(server, call, resource).await,
+        other => Err(kubelet::not_served(other)),
     }
 }
 
@@ -58,6 +58,6 @@ pub(crate) async fn write(
         ("pods", "eviction") => binding::evict(server, call, resource, &body).await,
         ("serviceaccounts", "token") => token_request::request(server, call, resource, &body).await,
         (_, "") => review::review(server, call, resource, &body).await,
-        _ => kubelet::stream(server, call, resource).await,
+        (_, other) => Err(kubelet::not_served(other)),
     }
 }

@@ -55,6 +55,41 @@ pub(crate) fn upgrade(
             body::full(""),
         ));
     }
+    let Ok(protocol) = subprotocol(call) else {
+        // As the reference: several offered subprotocols select none.
+        let mut response = Response::new(body::full(Bytes::new()));
+        *response.status_mut() = StatusCode::BAD_REQUEST;
+        return Ok(response);
+    };
+    let (response, upgrade) = accepted(call, upgrade, protocol)?;
+    let trail = call.trail.clone();
+    peer.tasks.spawn(async move {
+        run(upgrade, stream).await;
+        // The audit trail records the end of the watch, not of the upgrade.
+        drop(trail);
+    });
+    Ok(response)
+}
+
+/// The response to a handshake of a client that is not a browser, which sends no `Origin`, and the
+/// connection after it.
+pub(crate) fn handshake(
+    call: &Call,
+    upgrade: Option<OnUpgrade>,
+    protocol: Option<HeaderValue>,
+) -> Result<(Response, OnUpgrade), Status> {
+    if !call.header(header::ORIGIN).is_empty() && !is_from_here(call) {
+        let why = "a web page of another origin must not connect";
+        return Err(Status::failure(403, "Forbidden", why));
+    }
+    accepted(call, upgrade, protocol)
+}
+
+fn accepted(
+    call: &Call,
+    upgrade: Option<OnUpgrade>,
+    protocol: Option<HeaderValue>,
+) -> Result<(Response, OnUpgrade), Status> {
     let key = call.header(header::SEC_WEBSOCKET_KEY);
     let is_key = STANDARD.decode(key).is_ok_and(|bytes| bytes.len() == 16);
     if call.header(header::SEC_WEBSOCKET_VERSION) != "13" || !is_key {
@@ -62,21 +97,9 @@ pub(crate) fn upgrade(
             "not a WebSocket handshake: version 13 and a key are needed",
         ));
     }
-    let Ok(protocol) = subprotocol(call) else {
-        // As the reference: several offered subprotocols select none.
-        let mut response = Response::new(body::full(Bytes::new()));
-        *response.status_mut() = StatusCode::BAD_REQUEST;
-        return Ok(response);
-    };
     let Some(upgrade) = upgrade else {
         return Err(status::bad_request("this connection cannot be upgraded"));
     };
-    let trail = call.trail.clone();
-    peer.tasks.spawn(async move {
-        run(upgrade, stream).await;
-        // The audit trail records the end of the watch, not of the upgrade.
-        drop(trail);
-    });
     let mut response = Response::new(body::full(Bytes::new()));
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     body::set(&mut response, header::CONNECTION, "Upgrade");
@@ -87,7 +110,7 @@ pub(crate) fn upgrade(
     if let Some(protocol) = protocol {
         response.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, protocol);
     }
-    Ok(response)
+    Ok((response, upgrade))
 }
 
 /// Whether the `Origin` is this server: any web page can open a WebSocket, and on a plain loopback

@@ -33,6 +33,7 @@ use crate::request::decode;
 use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::newest::{self, Basis};
+use crate::verbs::uncontrolled;
 
 const NAMESPACES: &str = "/registry/core/namespaces/";
 
@@ -57,6 +58,9 @@ pub(crate) async fn create(
     let value = decode::body(&resource.kind, call, options.field_validation, &body)?;
     if custom::is_definition(&resource.kind) {
         call.warn(custom::check::warnings(&value));
+    }
+    if server.containers().is_some() {
+        call.warn(uncontrolled::warning(&resource.kind, &value));
     }
     let mut create = Create { server, call, resource, options, value, is_managed: false };
     create.check_type()?;

@@ -1,0 +1,166 @@
+//! Claims and volumes: provisioning, binding, release, protection, and pods that wait for them.
+
+use headwater_client::{Cached, Snapshot};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use serde_json::{Value, json};
+
+use crate::world::World;
+
+const ALL: &str = "persistentvolume-binder,persistentvolume-protection,persistentvolumeclaim-protection,\
+                   default-storageclass";
+
+fn claim(change: Value) -> Value {
+    let mut spec = json!({
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+        "storageClassName": "standard",
+    });
+    for (key, value) in change.as_object().unwrap() {
+        spec[key] = value.clone();
+    }
+    json!({"metadata": {"name": "data", "namespace": "default"}, "spec": spec})
+}
+
+fn pod(name: &str, change: Value) -> Value {
+    let mut spec = json!({"containers": [{"name": "c", "image": "v1"}]});
+    for (key, value) in change.as_object().unwrap() {
+        spec[key] = value.clone();
+    }
+    json!({"metadata": {"name": name, "namespace": "default"}, "spec": spec})
+}
+
+fn mount() -> Value {
+    json!({"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]})
+}
+
+fn is_bound(claim: Option<&PersistentVolumeClaim>) -> bool {
+    let status = claim.and_then(|claim| claim.status.clone()).unwrap_or_default();
+    status.phase.as_deref() == Some("Bound") && status.capacity.is_some()
+}
+
+fn in_phase(phase: &'static str) -> impl FnMut(&Snapshot<PersistentVolume>) -> Option<String> {
+    move |volumes| {
+        let is = |volume: &PersistentVolume| {
+            volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some(phase)
+        };
+        volumes.iter().find(|(_, volume)| is(volume)).map(|(_, volume)| volume.name().to_owned())
+    }
+}
+
+#[tokio::test]
+async fn a_claim_of_the_default_class_gets_a_volume_that_is_deleted_with_it() {
+    let world = World::with(ALL).await;
+    world.until("standard", |class: Option<&StorageClass>| class.is_some()).await;
+    world.create::<PersistentVolumeClaim>(claim(json!({}))).await;
+    let bound = world.until("default/data", is_bound).await.unwrap();
+    let volume = world.until_all(in_phase("Bound")).await;
+    assert_eq!(bound.spec.as_ref().unwrap().volume_name.as_deref(), Some(volume.as_str()));
+    // It grows with its claim.
+    let larger = json!({"spec": {"resources": {"requests": {"storage": "3Gi"}}}});
+    world.merge::<PersistentVolumeClaim>("default/data", larger).await;
+    world
+        .until("default/data", |claim: Option<&PersistentVolumeClaim>| {
+            let status = claim.and_then(|claim| claim.status.clone()).unwrap_or_default();
+            status.capacity.is_some_and(|capacity| capacity["storage"].0 == "3Gi")
+        })
+        .await;
+    world
+        .calls
+        .of::<PersistentVolumeClaim>()
+        .delete(&"default/data".parse().unwrap())
+        .await
+        .unwrap();
+    world.until_all(|volumes: &Snapshot<PersistentVolume>| volumes.is_empty().then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_static_volume_is_bound_and_kept() {
+    let world = World::with(ALL).await;
+    let volume = json!({
+        "metadata": {"name": "disk"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "5Gi"},
+            "storageClassName": "manual", "hostPath": {"path": "/mnt"}},
+    });
+    world.create::<PersistentVolume>(volume).await;
+    world.until_all(in_phase("Available")).await;
+    world.create::<PersistentVolumeClaim>(claim(json!({"storageClassName": "manual"}))).await;
+    world.until("default/data", is_bound).await;
+    world.until_all(in_phase("Bound")).await;
+    world
+        .calls
+        .of::<PersistentVolumeClaim>()
+        .delete(&"default/data".parse().unwrap())
+        .await
+        .unwrap();
+    assert_eq!(world.until_all(in_phase("Released")).await, "disk");
+}
+
+#[tokio::test]
+async fn a_class_can_wait_for_the_first_pod_and_a_used_claim_is_protected() {
+    let world = World::with(ALL).await;
+    let class = json!({"metadata": {"name": "late"}, "provisioner": "headwater.dev/simulated",
+        "volumeBindingMode": "WaitForFirstConsumer", "reclaimPolicy": "Delete"});
+    world.create::<StorageClass>(class).await;
+    let mut late = claim(json!({"storageClassName": "late"}));
+    late["metadata"]["finalizers"] = json!(["kubernetes.io/pvc-protection"]);
+    world.create::<PersistentVolumeClaim>(late).await;
+    world
+        .until_all(|events: &Snapshot<Event>| {
+            let waits = |event: &Event| event.reason.as_deref() == Some("WaitForFirstConsumer");
+            events.iter().any(|(_, event)| waits(event)).then_some(())
+        })
+        .await;
+    world.create::<Pod>(pod("user", mount())).await;
+    world.until("default/data", is_bound).await;
+    world
+        .calls
+        .of::<PersistentVolumeClaim>()
+        .delete(&"default/data".parse().unwrap())
+        .await
+        .unwrap();
+    world
+        .until("default/data", |claim: Option<&PersistentVolumeClaim>| {
+            claim.is_some_and(|claim| claim.metadata.deletion_timestamp.is_some())
+        })
+        .await;
+    world.calls.of::<Pod>().delete(&"default/user".parse().unwrap()).await.unwrap();
+    world.until("default/data", |claim: Option<&PersistentVolumeClaim>| claim.is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_starts_when_everything_it_reads_exists() {
+    let world = World::with_nodes(1, "persistentvolume-binder,default-storageclass").await;
+    let mut spec = mount();
+    spec["containers"] = json!([{"name": "c", "image": "v1",
+        "envFrom": [{"configMapRef": {"name": "settings"}}]}]);
+    world.create::<Pod>(pod("user", spec)).await;
+    let reported = |wanted: &'static str| {
+        move |events: &Snapshot<Event>| {
+            let says = |event: &Event| {
+                event.message.as_deref().is_some_and(|message| message.contains(wanted))
+                    && event.source.as_ref().and_then(|it| it.component.as_deref())
+                        == Some("kubelet")
+            };
+            events.iter().any(|(_, event)| says(event)).then_some(())
+        }
+    };
+    world.until_all(reported("persistentvolumeclaim \"data\" not found")).await;
+    world.create::<PersistentVolumeClaim>(claim(json!({}))).await;
+    world.until_all(reported("configmap \"settings\" not found")).await;
+    world
+        .until("default/user", |pod: Option<&Pod>| {
+            let status = pod.and_then(|pod| pod.status.clone()).unwrap_or_default();
+            let containers = status.container_statuses.unwrap_or_default();
+            let waiting = containers.first().and_then(|it| it.state.clone()?.waiting);
+            waiting.is_some_and(|it| it.reason.as_deref() == Some("CreateContainerConfigError"))
+        })
+        .await;
+    let settings = json!({"metadata": {"name": "settings", "namespace": "default"}});
+    world.create::<ConfigMap>(settings).await;
+    world
+        .until("default/user", |pod: Option<&Pod>| {
+            let status = pod.and_then(|pod| pod.status.clone()).unwrap_or_default();
+            status.phase.as_deref() == Some("Running")
+        })
+        .await;
+}

@@ -94,7 +94,9 @@ async fn every_reader_behind_two_relays_receives_exactly_the_history() {
                 let path = format!("/api/v1/namespaces/a/configmaps/{name}");
                 direct.call(Method::DELETE, &path, None).await;
             }
-            _ => drop(direct.put_map("a", &name, &n.to_string()).await),
+            _ => {
+                direct.put_map("a", &name, &n.to_string()).await;
+            }
         }
         match n % 97 {
             20 => upstream.proxy.cut(),

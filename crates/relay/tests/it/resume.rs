@@ -193,7 +193,7 @@ async fn history_that_the_upstream_has_dropped_is_410_and_never_a_hole() {
     for n in 0..10 {
         newest = direct.put_map("a", "m", &n.to_string()).await;
     }
-    direct.ok(Method::POST, &format!("/debug/compact?revision={newest}"), None).await;
+    direct.ok(Method::POST, &format!("/debug/headwater/compact?revision={newest}"), None).await;
     upstream.proxy.heal();
     // The watch ends without any of the changes; resuming it is refused.
     assert_eq!(end(watch).await, None);

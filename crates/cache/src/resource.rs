@@ -58,6 +58,9 @@ struct Hub {
     retained: RetainedSnapshots,
 }
 
+/// A change and the stored bytes of its new value.
+type StoredChange<'a> = (DecodedValue<Arc<ObjectChange>>, &'a Bytes);
+
 /// Why changes could not be applied.
 pub(crate) enum ApplyError {
     /// A change does not follow the known state: the store skipped one (R20).
@@ -296,7 +299,7 @@ impl Resource {
         (objects, unreadable): &mut (Objects, UnreadableValues),
         stored: &'a headwater_store::Change,
         decoder: &ObjectDecoder,
-    ) -> Result<Option<(DecodedValue<Arc<ObjectChange>>, &'a Bytes)>, ApplyError> {
+    ) -> Result<Option<StoredChange<'a>>, ApplyError> {
         let name = self.name_of(&stored.key);
         let prev = objects.get(name).cloned();
         let known = prev.as_ref().map(|prev| prev.revision()).or_else(|| unreadable.get(name));

@@ -151,13 +151,12 @@ pub(super) fn remove<S: Structure>(
                 }
                 let below = found.map(|node| &node.below);
                 let inner = structure.field(key).or_else(|| structure.element());
-                let value = match (below, inner) {
-                    (Some(below), Some(inner)) => remove(value, below, inner),
-                    _ => Some(value.clone()),
+                // A member of which nothing remains stays, as null.
+                let value = match (below.filter(|below| !below.is_empty()), inner) {
+                    (Some(below), Some(inner)) => remove(value, below, inner).unwrap_or_default(),
+                    _ => value.clone(),
                 };
-                if let Some(value) = value {
-                    kept.insert(key.clone(), value);
-                }
+                kept.insert(key.clone(), value);
             }
             (!kept.is_empty()).then_some(Value::Object(kept))
         }
@@ -168,7 +167,10 @@ pub(super) fn remove<S: Structure>(
             for element in elements {
                 match names.name(element).and_then(|step| set.get(&step)) {
                     Some(node) if node.member => {}
-                    Some(node) => kept.extend(remove(element, &node.below, inner)),
+                    Some(node) if !node.below.is_empty() => {
+                        kept.push(remove(element, &node.below, inner).unwrap_or_default());
+                    }
+                    Some(_) => kept.push(element.clone()),
                     None => kept.push(element.clone()),
                 }
             }

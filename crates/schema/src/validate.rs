@@ -22,6 +22,7 @@ mod flow;
 mod job;
 mod network;
 mod pod;
+mod pod_parts;
 mod rule;
 mod security;
 mod storage;
@@ -310,8 +311,10 @@ fn own(name: &str) -> Own {
         network: endpoint_ip endpoint_slice endpoint_subset ingress
             ingress_host ingress_path ip_block network_peer network_policy network_port
             service service_cidr zone_hints;
-        pod: container empty_dir env env_from handler node_requirement one_volume_source
+        pod: empty_dir env env_from handler node_requirement one_volume_source
             pod pod_spec pod_template resources runtime_class toleration;
+        pod_parts: dns_config field_reference http_headers pod_os pod_security_context
+            resource_reference;
         security: app_armor seccomp signing_request;
         storage: claim_spec csi_driver csi_node csi_node_driver parameters
             token_requests volume_source volume_attachment;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use headwater_json::Value;
 
+use super::pod_parts;
 use super::rule::Seen;
 use super::{
     Check, Object, Path, has, is_true, list, map, number, objects, shown, shown_text, text,
@@ -76,6 +77,7 @@ pub(super) fn pod_spec(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     container_names(check, spec, path);
     volume_mounts(check, spec, path);
     host_ports(check, spec, path);
+    container_parts(check, spec, path);
     init_containers(check, spec, path);
     scheduling_gates(check, spec, path);
     if text(spec, "dnsPolicy") == "None" {
@@ -224,15 +226,35 @@ fn scheduling_gates(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     }
 }
 
-pub(super) fn container(check: &mut Check<'_>, container: &Object, path: &Path<'_>) {
-    let devices = path.field("volumeDevices");
-    for (index, device) in objects(container, "volumeDevices") {
-        for name in ["name", "devicePath"] {
-            if text(device, name).is_empty() {
-                check.required(devices.index(index).field(name), "");
+/// The rules of one container that involve its pod.
+fn container_parts(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
+    let volumes = block_volumes(check, spec);
+    let grace = number(spec, "terminationGracePeriodSeconds").unwrap_or(i64::MAX);
+    for kind in ["containers", "initContainers", "ephemeralContainers"] {
+        let list_path = path.field(kind);
+        for (index, container) in objects(spec, kind) {
+            let at = list_path.index(index);
+            pod_parts::devices(check, container, &volumes, &at.field("volumeDevices"));
+            pod_parts::propagation(check, container, &at);
+            if kind != "ephemeralContainers" {
+                let restarts = text(spec, "restartPolicy");
+                pod_parts::resize_policy(check, container, restarts, &at);
+                pod_parts::sleeps(check, container, grace, &at);
             }
         }
     }
+    pod_parts::spread(check, spec, path);
+}
+
+/// The volumes of a pod, with whether they can be block devices.
+fn block_volumes<'a>(check: &Check<'a>, spec: &'a Object) -> Vec<(&'a str, bool)> {
+    let can_be_block =
+        |volume: &Object| has(volume, "persistentVolumeClaim") || has(volume, "ephemeral");
+    let own = objects(spec, "volumes").map(|(_, one)| (text(one, "name"), can_be_block(one)));
+    let claims = map(check.root, "spec").into_iter();
+    let claims = claims.flat_map(|set| objects(set, "volumeClaimTemplates"));
+    let claims = claims.map(|(_, claim)| map(claim, "metadata").map_or("", |it| text(it, "name")));
+    own.chain(claims.map(|name| (name, true))).collect()
 }
 
 pub(super) fn env(check: &mut Check<'_>, variable: &Object, path: &Path<'_>) {

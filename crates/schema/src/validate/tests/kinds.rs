@@ -539,3 +539,149 @@ fn the_rest_of_the_kinds() {
     }});
     wrong("apps", "StatefulSet", &set, &[("spec.template.spec.volumes[0].name", "Invalid")]);
 }
+
+#[test]
+fn the_parts_of_pods() {
+    let pod = json!({"spec": {
+        "restartPolicy": "Always", "terminationGracePeriodSeconds": 10,
+        "securityContext": {"sysctls": [{"name": "net.ipv4.tcp_syncookies", "value": "1"}], "supplementalGroups": [1]},
+        "dnsConfig": {"searches": ["_a.b.", "."], "options": [{"name": "ndots"}]},
+        "hostAliases": [{"ip": "1.2.3.4", "hostnames": ["a.b"]}],
+        "readinessGates": [{"conditionType": "a.b/c"}],
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule",
+            "minDomains": 2, "labelSelector": {}, "matchLabelKeys": ["q"]}],
+        "volumes": [{"name": "b", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "e", "emptyDir": {}}],
+        "containers": [{
+            "name": "c", "image": "i",
+            "env": [
+                {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a.b/c']"}}},
+                {"name": "B", "valueFrom": {"resourceFieldRef": {"resource": "limits.hugepages-2Mi"}}},
+            ],
+            "volumeDevices": [{"name": "b", "devicePath": "/dev/x"}],
+            "volumeMounts": [{"name": "e", "mountPath": "/e", "mountPropagation": "HostToContainer"}],
+            "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}],
+            "lifecycle": {"preStop": {"sleep": {"seconds": 10}}},
+            "livenessProbe": {"httpGet": {"port": 80, "httpHeaders": [{"name": "X-A", "value": "b"}]}},
+        }],
+    }});
+    wrong("", "Pod", &pod, &[]);
+    let inside = "spec.containers[0]";
+    for (pointer, value, at, reason) in [
+        (
+            "/spec/securityContext/sysctls/0/name",
+            json!("A"),
+            "spec.securityContext.sysctls[0].name".to_owned(),
+            "Invalid",
+        ),
+        (
+            "/spec/securityContext/supplementalGroups",
+            json!([-1]),
+            "spec.securityContext.supplementalGroups[0]".into(),
+            "Invalid",
+        ),
+        ("/spec/dnsConfig/searches", json!(["A"]), "spec.dnsConfig.searches[0]".into(), "Invalid"),
+        (
+            "/spec/dnsConfig/options",
+            json!([{"value": "2"}]),
+            "spec.dnsConfig.options[0]".into(),
+            "Required",
+        ),
+        (
+            "/spec/dnsConfig/nameservers",
+            json!(["1.1.1.1", "1.1.1.2", "1.1.1.3", "1.1.1.4"]),
+            "spec.dnsConfig.nameservers".into(),
+            "Invalid",
+        ),
+        (
+            "/spec/hostAliases/0/hostnames",
+            json!([""]),
+            "spec.hostAliases[0].hostnames[0]".into(),
+            "Invalid",
+        ),
+        (
+            "/spec/readinessGates/0/conditionType",
+            json!(""),
+            "spec.readinessGates[0].conditionType".into(),
+            "Invalid",
+        ),
+        ("/spec/os", json!({"name": "beos"}), "spec.os".into(), "NotSupported"),
+        (
+            "/spec/topologySpreadConstraints/0/labelSelector",
+            Value::Null,
+            "spec.topologySpreadConstraints[0].matchLabelKeys".into(),
+            "Forbidden",
+        ),
+        (
+            "/spec/topologySpreadConstraints",
+            json!([
+                {"maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule"},
+                {"maxSkew": 2, "topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule"},
+            ]),
+            "spec.topologySpreadConstraints[0].{topologyKey, whenUnsatisfiable}".into(),
+            "Duplicate",
+        ),
+        (
+            "/spec/containers/0/env/0/valueFrom/fieldRef/fieldPath",
+            json!("spec.x"),
+            format!("{inside}.env[0].valueFrom.fieldRef.fieldPath"),
+            "Invalid",
+        ),
+        (
+            "/spec/containers/0/env/0/valueFrom/fieldRef/fieldPath",
+            json!("status.phase"),
+            format!("{inside}.env[0].valueFrom.fieldRef.fieldPath"),
+            "NotSupported",
+        ),
+        (
+            "/spec/containers/0/env/1/valueFrom/resourceFieldRef/resource",
+            json!("limits.gpu"),
+            format!("{inside}.env[1].valueFrom.resourceFieldRef.resource"),
+            "NotSupported",
+        ),
+        (
+            "/spec/containers/0/volumeDevices/0/name",
+            json!("x"),
+            format!("{inside}.volumeDevices[0].name"),
+            "NotFound",
+        ),
+        (
+            "/spec/containers/0/volumeDevices/0/devicePath",
+            json!("/a/.."),
+            format!("{inside}.volumeDevices[0].devicePath"),
+            "Invalid",
+        ),
+        (
+            "/spec/containers/0/volumeMounts/0/mountPropagation",
+            json!("Bidirectional"),
+            format!("{inside}.volumeMounts[0].mountPropagation"),
+            "Forbidden",
+        ),
+        (
+            "/spec/containers/0/volumeMounts/0/mountPropagation",
+            json!("Odd"),
+            format!("{inside}.volumeMounts[0].mountPropagation"),
+            "NotSupported",
+        ),
+        (
+            "/spec/containers/0/resizePolicy/0/resourceName",
+            json!("gpu"),
+            format!("{inside}.resizePolicy"),
+            "NotSupported",
+        ),
+        ("/spec/restartPolicy", json!("Never"), format!("{inside}.resizePolicy"), "Invalid"),
+        (
+            "/spec/containers/0/lifecycle/preStop/sleep/seconds",
+            json!(11),
+            format!("{inside}.lifecycle.preStop.sleep"),
+            "Invalid",
+        ),
+        (
+            "/spec/containers/0/livenessProbe/httpGet/httpHeaders/0/name",
+            json!("a b"),
+            format!("{inside}.livenessProbe.httpGet.httpHeaders"),
+            "Invalid",
+        ),
+    ] {
+        wrong("", "Pod", &with(&pod, pointer, value), &[(&at, reason)]);
+    }
+}

@@ -9,6 +9,7 @@ use headwater_server::Limits;
 use headwater_server::pki::Pki;
 
 mod address;
+mod admission;
 mod audit;
 mod authentication;
 mod authorization;
@@ -26,6 +27,7 @@ mod transfer;
 mod ui;
 mod relay;
 
+pub(crate) use admission::AdmissionFlags;
 pub(crate) use audit::AuditFlags;
 pub(crate) use authentication::AuthenticationFlags;
 pub(crate) use authorization::AuthorizationFlags;
@@ -311,6 +313,9 @@ pub(crate) struct ServeFlags {
     /// Time for open requests to complete after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub(crate) shutdown_grace: Duration,
+
+    #[command(flatten)]
+    pub(crate) admission: AdmissionFlags,
 
     #[command(flatten)]
     pub(crate) audit: AuditFlags,

@@ -577,7 +577,10 @@ fn settings(flags: &ServeFlags) -> Result<Settings> {
         "--max-requests-inflight and --max-mutating-requests-inflight cannot both be 0 with \
          priority and fairness"
     );
-    Ok(Settings { webhooks_on_loopback, limits, ..Settings::default() })
+    let controllers = flags.controller_flags.controllers.as_ref();
+    let makes_accounts = controllers.is_some_and(|selected| selected.has("serviceaccount"));
+    let admission = flags.admission.settings(makes_accounts)?;
+    Ok(Settings { webhooks_on_loopback, limits, admission, ..Settings::default() })
 }
 
 fn cache_options(flags: &ServeFlags) -> CacheOptions {

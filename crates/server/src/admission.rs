@@ -29,6 +29,8 @@ pub(crate) mod quota;
 pub(crate) mod request;
 mod resources;
 mod runtime_class;
+pub(crate) mod service_ranges;
+pub(crate) mod settings;
 mod signing;
 mod storage;
 mod system;
@@ -55,6 +57,7 @@ pub(crate) use namespaces::is_namespace;
 use observed::Observed;
 use quota::{QuotaReservation, Quotas};
 use request::{AdmissionRequest, Operation};
+use settings::AdmissionSettings;
 
 /// An object in admission.
 pub(crate) struct Attempt<'a> {
@@ -116,6 +119,12 @@ enum RequestStep {
     NodeRestriction,
     /// Records the fields of a new object that its creator manages.
     OriginalObject,
+    /// The service account of a new pod exists.
+    AccountExists,
+    /// The address family of a Service that names none.
+    ServiceFamilies,
+    /// The cluster IPs and node ports of Services.
+    ServiceAddresses,
     /// Mutating policies, then mutating webhooks.
     MutatingExtensions,
     /// Warnings about the expressions of a policy.
@@ -149,9 +158,11 @@ const STEPS: &[AdmissionStep] = {
     &[
         own(Mutate, "NamespaceLifecycle", &namespaces::Lifecycle),
         request(Mutate, "NodeRestriction", R::NodeRestriction),
+        request(Mutate, "ServiceFamilies", R::ServiceFamilies),
         own(Mutate, "Defaults", &system::SystemDefaults),
         own(Mutate, "NamespaceLabels", &namespaces::NamespaceLabels),
         request(Mutate, "ManagedFields", R::OriginalObject),
+        request(Mutate, "ServiceAccount", R::AccountExists),
         own(Mutate, "ServiceAccount", &account::Account),
         own(Mutate, "Priority", &pods::Priority),
         own(Mutate, "TaintNodesByCondition", &nodes::NotReadyTaint),
@@ -168,7 +179,7 @@ const STEPS: &[AdmissionStep] = {
         own(Object, "NamespaceLabels", &namespaces::NamespaceLabels),
         own(Object, "Definitions", &Definitions),
         own(Object, "Validation", &validation::FieldValidation),
-        own(Object, "ServiceAddresses", &system::ServiceAddresses),
+        request(Object, "ServiceAddresses", R::ServiceAddresses),
         own(Object, "LimitRanger", &limits::Limits),
         request(Object, "PolicyTypes", R::PolicyTypes),
         request(Validate, "PodSecurity", R::PodSecurity),
@@ -193,14 +204,15 @@ pub(crate) fn admit_own(mut attempt: Attempt<'_>) -> Result<(), Status> {
 
 /// The state of admission between requests.
 pub(crate) struct Admission {
+    pub(crate) settings: AdmissionSettings,
     pub(crate) extensions: Extensions,
     pub(crate) quotas: Quotas,
 }
 
 impl Admission {
     /// Reads configurations and quotas from the cache.
-    pub(crate) fn new(cache: &Cache) -> Admission {
-        Admission { extensions: Extensions::new(cache), quotas: Quotas::new(cache) }
+    pub(crate) fn new(cache: &Cache, settings: AdmissionSettings) -> Admission {
+        Admission { settings, extensions: Extensions::new(cache), quotas: Quotas::new(cache) }
     }
 }
 
@@ -290,7 +302,9 @@ struct Pass<'a> {
 impl Pass<'_> {
     /// Runs the steps of a phase.
     async fn run(&mut self, phase: Phase) -> Result<(), Status> {
-        for step in STEPS.iter().filter(|step| step.phase == phase) {
+        let settings = &self.origin.admission.settings;
+        let is_on = |step: &&AdmissionStep| step.phase == phase && !settings.disables(step.name);
+        for step in STEPS.iter().filter(is_on) {
             let done = match step.run {
                 Run::Object(run) => run.admit(&mut self.attempt),
                 Run::Request(run) => self.run_request_step(run).await,
@@ -309,6 +323,17 @@ impl Pass<'_> {
         match (step, self.extensions) {
             (RequestStep::NodeRestriction, _) => node_restriction::check(attempt, &call.identity)?,
             (RequestStep::OriginalObject, _) => self.remember_untouched()?,
+            (RequestStep::AccountExists, _) => {
+                if admission.settings.requires_accounts && pods::is_new_pod(attempt) {
+                    Box::pin(account::check(attempt)).await?;
+                }
+            }
+            (RequestStep::ServiceFamilies, _) => {
+                addresses::prefer_primary(attempt, &admission.settings.services);
+            }
+            (RequestStep::ServiceAddresses, _) => {
+                addresses::allocate(attempt, &admission.settings.services)?;
+            }
             (RequestStep::MutatingExtensions, Some(extensions)) => {
                 let warnings = &mut self.warnings;
                 Box::pin(mutate::mutate(extensions, backend, self.asked, attempt, warnings))

@@ -54,6 +54,8 @@ pub mod answer;
 #[doc(hidden)]
 pub mod pieces;
 
+pub use admission::service_ranges::{InvalidRange, ServiceRanges};
+pub use admission::settings::{AdmissionSettings, UnknownPlugin};
 pub use answer::body::{Body, Response};
 pub use answer::{body, status};
 pub use backend::Backend;

@@ -14,6 +14,7 @@ use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::Admission;
+use crate::admission::settings::AdmissionSettings;
 use crate::answer::blocks::Blocks;
 use crate::audit::Audit;
 use crate::backend::Backend;
@@ -106,6 +107,8 @@ pub struct Settings {
     pub webhooks_on_loopback: Loopback,
     /// Limits on what it does at a time.
     pub limits: Limits,
+    /// What admission does.
+    pub admission: AdmissionSettings,
 }
 
 impl Default for Settings {
@@ -116,6 +119,7 @@ impl Default for Settings {
             bookmark_every: Duration::from_secs(60),
             webhooks_on_loopback: Loopback::Callable,
             limits: Limits::default(),
+            admission: AdmissionSettings::default(),
         }
     }
 }
@@ -193,7 +197,7 @@ impl Server {
             work: WorkPool::new(&metrics),
             live: resources,
             documents: Documents::new(descriptions, &metrics),
-            admission: Admission::new(&cache),
+            admission: Admission::new(&cache, settings.admission.clone()),
             definitions: tokio::sync::Mutex::new(Definitions::new(registry.clone())),
             backend: Backend::new(cache, registry, clock, metrics, caller, authorization),
             authenticator,

@@ -1,7 +1,10 @@
 //! The service account of a new pod: its name, token volume and image pull secrets (S10.23).
 //!
-//! River: defaults → **account** → webhooks. Kubernetes rejects a pod whose account does not exist;
-//! here it is admitted unchanged, because without controllers nothing creates accounts.
+//! River: defaults → **account** → webhooks. As in Kubernetes, a pod whose account does not exist is
+//! refused; but only where controllers create accounts, or a flag asks for it. Elsewhere the pod is
+//! admitted unchanged.
+
+use std::time::Duration;
 
 use headwater_api::Status;
 use headwater_cache::Cache;
@@ -9,7 +12,8 @@ use headwater_json::{Map, Value, json};
 
 use super::pods::{is_new_pod, spec};
 use super::{Admit, Attempt};
-use crate::object::tree;
+use crate::answer::status;
+use crate::object::{meta, tree};
 use crate::random::generate_name;
 use crate::request::authorize::node::references::MIRROR;
 
@@ -43,6 +47,39 @@ impl Admit for Account {
         }
         Ok(())
     }
+}
+
+/// How often, and at which intervals, the account `default` is looked for: a controller creates it
+/// soon after its namespace.
+const ATTEMPTS: u32 = 10;
+const INTERVAL: Duration = Duration::from_millis(150);
+
+/// Refuses a pod whose account does not exist, and a mirror pod that names one.
+pub(super) async fn check(attempt: &Attempt<'_>) -> Result<(), Status> {
+    let pod = &attempt.new;
+    let spec = &pod["spec"];
+    let given = |key: &str| spec[key].as_str().filter(|name| !name.is_empty());
+    let name = given("serviceAccountName").or_else(|| given("serviceAccount"));
+    let refuse = |why: &str| Err(status::forbidden("", "pods", meta(pod, "name"), why));
+    if pod["metadata"]["annotations"].get(MIRROR).is_some() {
+        return match name {
+            Some(_) => refuse("a mirror pod may not reference service accounts"),
+            None => Ok(()),
+        };
+    }
+    let name = name.unwrap_or(ACCOUNT);
+    let resource = attempt.cache.resource("/registry/core/serviceaccounts/");
+    let key = format!("{}/{name}", attempt.namespace);
+    let attempts = if name == ACCOUNT { ATTEMPTS } else { 1 };
+    for round in 0..attempts {
+        if round > 0 {
+            tokio::time::sleep(INTERVAL).await;
+        }
+        if attempt.cache.snapshot(&resource).get(&key).is_some() {
+            return Ok(());
+        }
+    }
+    refuse(&format!("error looking up service account {key}: serviceaccount {name:?} not found"))
 }
 
 /// Sets the name of the account in both fields that contain it.

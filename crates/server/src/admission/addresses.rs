@@ -5,24 +5,18 @@
 //! conflict and one of them is computed again.
 
 use std::collections::HashSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use headwater_api::Status;
 use headwater_api::status::{FieldError, invalid};
 use headwater_cache::Cache;
 use headwater_json::{Value, json};
 
+use super::Attempt;
+use super::service_ranges::ServiceRanges;
 use crate::admission::claims;
 use crate::object::{meta, tree};
 use crate::random;
-
-/// Cluster IPs come from 10.96.0.0/12; the first is reserved for the API server.
-const FIRST_IP: u32 = u32::from_be_bytes([10, 96, 0, 10]);
-const IP_COUNT: u32 = (1 << 20) - 16;
-
-/// Node ports.
-const FIRST_PORT: u32 = 30_000;
-const PORT_COUNT: u32 = 2_768;
 
 /// The addresses in use.
 #[derive(Default)]
@@ -38,8 +32,33 @@ impl Taken {
     }
 }
 
-/// Allocates the missing addresses of a Service; rejects requested ones that are in use.
-pub(crate) fn assign(cache: &Cache, new: &mut Value, old: Option<&Value>) -> Result<(), Status> {
+fn is_service(attempt: &Attempt<'_>) -> bool {
+    attempt.kind.plural == "services" && attempt.kind.group.is_empty()
+}
+
+/// Where IPv6 is the primary family, a Service that names neither family nor address gets it.
+pub(super) fn prefer_primary(attempt: &mut Attempt<'_>, ranges: &ServiceRanges) {
+    let primary = ranges.primary().family();
+    if primary == "IPv4" || !is_service(attempt) || attempt.old.is_some() {
+        return;
+    }
+    let spec = &attempt.new["spec"];
+    let is_open = spec["ipFamilies"].is_null() && !has_text(spec, "clusterIP");
+    if spec.is_object() && is_open && spec["type"] != "ExternalName" {
+        attempt.new["spec"]["ipFamilies"] = json!([primary]);
+        if attempt.new["spec"]["ipFamilyPolicy"].is_null() {
+            attempt.new["spec"]["ipFamilyPolicy"] = "SingleStack".into();
+        }
+    }
+}
+
+/// Allocates the missing addresses of a Service; rejects requested ones that are in use or outside
+/// the ranges.
+pub(super) fn allocate(attempt: &mut Attempt<'_>, ranges: &ServiceRanges) -> Result<(), Status> {
+    if !is_service(attempt) || attempt.subresource == "status" {
+        return Ok(());
+    }
+    let (cache, new, old) = (attempt.cache, &mut *attempt.new, attempt.old);
     if new["spec"]["type"] == "ExternalName" {
         return Ok(());
     }
@@ -49,23 +68,100 @@ pub(crate) fn assign(cache: &Cache, new: &mut Value, old: Option<&Value>) -> Res
     if old.is_some_and(|old| is_complete(new) && addresses(new) == addresses(old)) {
         return Ok(());
     }
+    let mut errors = families(new, old, ranges);
     let mut taken = taken(cache, new, old)?;
-    refuse_taken(new, &taken)?;
-    give_ip(new, &mut taken)?;
-    give_ports(new, &mut taken)
+    if errors.is_empty() {
+        refuse_taken(new, &taken, &mut errors);
+        refuse_outside(new, old, ranges, &mut errors);
+    }
+    if !errors.is_empty() {
+        return Err(invalid("", "Service", meta(new, "name"), &errors));
+    }
+    give_ips(new, &mut taken, ranges)?;
+    give_ports(new, &mut taken, ranges)
 }
 
 /// The parts of a Service that addresses depend on.
-fn addresses(service: &Value) -> [&Value; 4] {
+fn addresses(service: &Value) -> [&Value; 6] {
     let spec = &service["spec"];
-    [&spec["clusterIP"], &spec["clusterIPs"], &spec["ports"], &spec["type"]]
+    ["clusterIP", "clusterIPs", "ports", "type", "ipFamilies", "ipFamilyPolicy"]
+        .map(|name| &spec[name])
+}
+
+fn has_text(spec: &Value, name: &str) -> bool {
+    spec[name].as_str().is_some_and(|text| !text.is_empty())
+}
+
+fn is_headless(service: &Value) -> bool {
+    service["spec"]["clusterIP"] == "None"
 }
 
 fn is_complete(service: &Value) -> bool {
     let spec = &service["spec"];
-    let has_ip = spec["clusterIP"].as_str().is_some_and(|ip| !ip.is_empty());
+    let length = |name: &str| spec[name].as_array().map_or(0, Vec::len);
+    let has_ips = is_headless(service) || length("clusterIPs") >= length("ipFamilies");
     let ports = spec["ports"].as_array().into_iter().flatten();
-    has_ip && (!wants_ports(service) || ports.into_iter().all(|port| port["nodePort"].is_i64()))
+    has_text(spec, "clusterIP")
+        && has_ips
+        && (!wants_ports(service) || ports.into_iter().all(|port| port["nodePort"].is_i64()))
+}
+
+/// Settles the address families of a Service by its policy and by the ranges of the cluster.
+fn families(service: &mut Value, old: Option<&Value>, ranges: &ServiceRanges) -> Vec<FieldError> {
+    let has_selector = !service["spec"]["selector"].is_null();
+    // The families of endpoints that others maintain are unknown.
+    if is_headless(service) && !has_selector {
+        return Vec::new();
+    }
+    let spec = &mut service["spec"];
+    let list = |spec: &Value, name: &str| spec[name].as_array().cloned().unwrap_or_default();
+    let (mut families, mut ips) = (list(spec, "ipFamilies"), list(spec, "clusterIPs"));
+    let policy = spec["ipFamilyPolicy"].as_str().unwrap_or("SingleStack").to_owned();
+    let mut errors = Vec::new();
+    let mut refuse = |field: String, value: &Value, why: &str| {
+        errors.push(FieldError::invalid(field, value, why));
+    };
+    // A second family is released when the policy of a Service changes to one.
+    let had = old.map(|old| list(&old["spec"], "ipFamilies")).unwrap_or_default();
+    if policy == "SingleStack" && families.len() > 1 {
+        if had.len() > 1 && old.is_some_and(|old| old["spec"]["ipFamilyPolicy"] != "SingleStack") {
+            families.truncate(1);
+            ips.truncate(1);
+            spec["ipFamilies"] = families.clone().into();
+            spec["clusterIPs"] = ips.clone().into();
+        } else {
+            let why = "must be RequireDualStack or PreferDualStack when multiple 'ipFamilies' are specified";
+            refuse("spec.ipFamilyPolicy".into(), &spec["ipFamilyPolicy"], why);
+        }
+    }
+    if policy == "SingleStack" && ips.len() > 1 {
+        let why =
+            "must be RequireDualStack or PreferDualStack when multiple 'clusterIPs' are specified";
+        refuse("spec.ipFamilyPolicy".into(), &spec["ipFamilyPolicy"], why);
+    }
+    if policy == "RequireDualStack" && !ranges.is_dual() {
+        let why = "this cluster is not configured for dual-stack services";
+        refuse("spec.ipFamilyPolicy".into(), &spec["ipFamilyPolicy"], why);
+    }
+    for (index, family) in families.iter().enumerate() {
+        let name = family.as_str().unwrap_or_default();
+        if ranges.of_family(name).is_none() && !had.contains(family) {
+            let why = "not configured on this cluster";
+            refuse(format!("spec.ipFamilies[{index}]"), family, why);
+        }
+        let ip: Option<IpAddr> = ips.get(index).and_then(|ip| ip.as_str()?.parse().ok());
+        if ip.is_some_and(|ip| ip.is_ipv6() != (name == "IPv6")) {
+            let why = format!("expected an {name} value as indicated by `ipFamilies[{index}]`");
+            refuse(format!("spec.clusterIPs[{index}]"), &ips[index], &why);
+        }
+    }
+    let is_wide = matches!(&*policy, "PreferDualStack" | "RequireDualStack");
+    if errors.is_empty() && is_wide && ranges.is_dual() && families.len() == 1 {
+        let other = if families[0] == "IPv6" { "IPv4" } else { "IPv6" };
+        families.push(other.into());
+        spec["ipFamilies"] = families.into();
+    }
+    errors
 }
 
 fn wants_ports(service: &Value) -> bool {
@@ -96,9 +192,8 @@ fn taken(cache: &Cache, service: &Value, old: Option<&Value>) -> Result<Taken, S
     Ok(taken)
 }
 
-/// Rejects a requested address that is in use.
-fn refuse_taken(service: &Value, taken: &Taken) -> Result<(), Status> {
-    let mut errors = Vec::new();
+/// Rejects requested addresses that are in use.
+fn refuse_taken(service: &Value, taken: &Taken, errors: &mut Vec<FieldError>) {
     let first = service["spec"]["clusterIP"].as_str();
     let ips = first.into_iter().chain(claims::ips_of(service).skip(1));
     for ip in ips.filter(|ip| taken.ips.contains(*ip)) {
@@ -112,44 +207,99 @@ fn refuse_taken(service: &Value, taken: &Taken) -> Result<(), Status> {
             errors.push(FieldError::invalid(field, number, "provided port is already allocated"));
         }
     }
-    if errors.is_empty() {
-        return Ok(());
-    }
-    Err(invalid("", "Service", meta(service, "name"), &errors))
 }
 
-fn give_ip(service: &mut Value, taken: &mut Taken) -> Result<(), Status> {
-    let given = service["spec"]["clusterIP"].as_str().unwrap_or_default().to_owned();
-    let ip = if given.is_empty() {
-        let free = |offset: u32| {
-            let ip = Ipv4Addr::from(FIRST_IP + offset).to_string();
+/// Rejects requested addresses outside the ranges. Those that a Service has already stay, even if the
+/// ranges have changed.
+fn refuse_outside(
+    service: &Value,
+    old: Option<&Value>,
+    ranges: &ServiceRanges,
+    errors: &mut Vec<FieldError>,
+) {
+    let mut own = Taken::default();
+    if let Some(old) = old {
+        own.add(old);
+    }
+    let first = service["spec"]["clusterIP"].as_str();
+    let ips = first.into_iter().chain(claims::ips_of(service).skip(1));
+    for ip in ips.filter(|ip| !own.ips.contains(*ip)) {
+        let Ok(address) = ip.parse::<IpAddr>() else { continue };
+        let family = if address.is_ipv6() { "IPv6" } else { "IPv4" };
+        let Some(range) = ranges.of_family(family) else { continue };
+        if !range.contains(address) {
+            let why = format!(
+                "failed to allocate IP {ip}: the provided IP ({ip}) is not in the valid range. The range of valid IPs is {range}"
+            );
+            errors.push(FieldError::invalid("spec.clusterIPs", &json!([ip]), &why));
+        }
+    }
+    if !wants_ports(service) {
+        return;
+    }
+    let (low, high) = ranges.ports();
+    for (at, port) in service["spec"]["ports"].as_array().into_iter().flatten().enumerate() {
+        let number = port["nodePort"].as_i64().unwrap_or(0);
+        if number != 0 && !(low..=high).contains(&number) && !own.ports.contains(&number) {
+            let field = format!("spec.ports[{at}].nodePort");
+            let why = format!(
+                "provided port is not in the valid range. The range of valid ports is {low}-{high}"
+            );
+            errors.push(FieldError::invalid(field, &number.into(), &why));
+        }
+    }
+}
+
+/// Gives an address of each family.
+fn give_ips(service: &mut Value, taken: &mut Taken, ranges: &ServiceRanges) -> Result<(), Status> {
+    if is_headless(service) {
+        return Ok(());
+    }
+    let spec = &mut service["spec"];
+    let families = spec["ipFamilies"].as_array().cloned().unwrap_or_default();
+    let mut ips = spec["clusterIPs"].as_array().cloned().unwrap_or_default();
+    if ips.is_empty() && has_text(spec, "clusterIP") {
+        ips.push(spec["clusterIP"].clone());
+    }
+    let primary = Value::from(ranges.primary().family());
+    let families = if families.is_empty() { vec![primary] } else { families };
+    for family in families.iter().skip(ips.len()) {
+        let range = ranges.of_family(family.as_str().unwrap_or_default());
+        let range = range.unwrap_or_else(|| ranges.primary());
+        let free = |index: u32| {
+            let ip = range.address(index);
             (!taken.ips.contains(&ip)).then_some(ip)
         };
-        pick(IP_COUNT, free).ok_or_else(|| exhausted("clusterIP"))?
-    } else {
-        given
-    };
-    service["spec"]["clusterIP"] = ip.clone().into();
-    if service["spec"]["clusterIPs"].as_array().is_none_or(Vec::is_empty) {
-        service["spec"]["clusterIPs"] = json!([ip]);
+        let ip = pick(range.count(), free).ok_or_else(|| exhausted("clusterIP"))?;
+        taken.ips.insert(ip.clone());
+        ips.push(ip.into());
     }
-    taken.ips.insert(ip);
+    if let Some(first) = ips.first() {
+        spec["clusterIP"] = first.clone();
+    }
+    spec["clusterIPs"] = ips.into();
     Ok(())
 }
 
-fn give_ports(service: &mut Value, taken: &mut Taken) -> Result<(), Status> {
+fn give_ports(
+    service: &mut Value,
+    taken: &mut Taken,
+    ranges: &ServiceRanges,
+) -> Result<(), Status> {
     if !wants_ports(service) {
         return Ok(());
     }
+    let (low, high) = ranges.ports();
     for port in service["spec"]["ports"].as_array_mut().into_iter().flatten() {
         if port["nodePort"].as_i64().unwrap_or(0) > 0 {
             continue;
         }
         let free = |offset: u32| {
-            let number = i64::from(FIRST_PORT + offset);
+            let number = low + i64::from(offset);
             (!taken.ports.contains(&number)).then_some(number)
         };
-        let number = pick(PORT_COUNT, free).ok_or_else(|| exhausted("nodePort"))?;
+        let count = (high - low + 1) as u32;
+        let number = pick(count, free).ok_or_else(|| exhausted("nodePort"))?;
         taken.ports.insert(number);
         port["nodePort"] = number.into();
     }

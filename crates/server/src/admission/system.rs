@@ -6,7 +6,6 @@ use headwater_json::{Map, Value};
 use headwater_schema::defaults;
 
 use super::{Admit, Attempt};
-use crate::admission::addresses;
 use crate::kinds::registry::Served;
 use crate::object::metadata;
 use crate::random;
@@ -117,17 +116,4 @@ fn spec_changed(kind: &Served, new: &Value, old: &Value) -> bool {
     };
     let mut keys = [new, old].into_iter().filter_map(Value::as_object).flat_map(Map::keys);
     keys.any(|key| !skipped(key) && differs(key))
-}
-
-/// Allocates the addresses of Services.
-pub(super) struct ServiceAddresses;
-
-impl Admit for ServiceAddresses {
-    fn admit(&self, attempt: &mut Attempt<'_>) -> Result<(), Status> {
-        let is_service = attempt.kind.plural == "services" && attempt.kind.group.is_empty();
-        if !is_service || attempt.subresource == "status" {
-            return Ok(());
-        }
-        addresses::assign(attempt.cache, attempt.new, attempt.old)
-    }
 }

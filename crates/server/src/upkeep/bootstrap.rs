@@ -9,6 +9,7 @@ use headwater_store::{Guard, Key};
 use jiff::Timestamp;
 
 use crate::admission::claims;
+use crate::admission::service_ranges::ServiceRanges;
 use crate::admission::subresource::copy;
 use crate::admission::{Attempt, admit_own};
 use crate::answer::status;
@@ -20,18 +21,14 @@ use crate::request::flow;
 use crate::server::Server;
 use crate::upkeep::flow_objects;
 
-/// The Service of the API server and its address, the first of the range.
+/// The Service of the API server. Its address is the first of the range.
 pub(crate) const OWN_SERVICE: &str = "kubernetes";
-const OWN_ADDRESS: &str = "10.96.0.1";
-
-/// The address range of Services.
-const SERVICE_RANGE: &str = "10.96.0.0/12";
 
 impl Server {
     /// Creates missing objects; idempotent. Returns whether the store was empty.
     pub async fn bootstrap(&self) -> Result<bool, Status> {
         let mut is_first = true;
-        for own in objects(self.now()) {
+        for own in objects(self.now(), &self.settings().admission.services) {
             is_first &= self.ensure(own).await?;
         }
         self.ensure_roles().await?;
@@ -128,7 +125,7 @@ pub(crate) struct Own {
     pub(crate) corrected: &'static [&'static [&'static str]],
 }
 
-fn objects(now: Timestamp) -> Vec<Own> {
+fn objects(now: Timestamp, services: &ServiceRanges) -> Vec<Own> {
     let mut rows = Vec::new();
     let mut add = |group, version, plural, value| {
         rows.push(Own { resource: (group, version, plural), value, corrected: &[] });
@@ -160,21 +157,24 @@ fn objects(now: Timestamp) -> Vec<Own> {
     for schema in flow::defaults::flow_schemas() {
         add(flow::GROUP, "v1", "flowschemas", flow_objects::in_force(schema, now));
     }
-    let range =
-        json!({ "metadata": { "name": OWN_SERVICE }, "spec": { "cidrs": [SERVICE_RANGE] } });
+    let cidrs: Vec<String> = services.addresses().iter().map(ToString::to_string).collect();
+    let range = json!({ "metadata": { "name": OWN_SERVICE }, "spec": { "cidrs": cidrs } });
     add("networking.k8s.io", "v1", "servicecidrs", range);
     // `presence` sets the endpoints.
-    rows.push(Own { corrected: &[], ..own_service(6443) });
+    rows.push(Own { corrected: &[], ..own_service(6443, services) });
     rows
 }
 
 /// The `kubernetes` Service for a server that listens on `port`.
-pub(crate) fn own_service(port: u16) -> Own {
+pub(crate) fn own_service(port: u16, services: &ServiceRanges) -> Own {
+    let range = services.primary();
+    let address = range.first();
     let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
     let value = json!({
         "metadata": { "name": OWN_SERVICE, "namespace": "default", "labels": labels },
         "spec": {
-            "clusterIP": OWN_ADDRESS, "clusterIPs": [OWN_ADDRESS], "type": "ClusterIP",
+            "clusterIP": address, "clusterIPs": [address], "type": "ClusterIP",
+            "ipFamilies": [range.family()], "ipFamilyPolicy": "SingleStack",
             "ports": [{ "name": "https", "port": 443, "protocol": "TCP", "targetPort": port }],
         },
     });

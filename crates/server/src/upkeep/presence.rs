@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use headwater_api::Status;
 use headwater_json::json;
 
+use crate::admission::service_ranges::ServiceRanges;
 use crate::front::request_header::RequestHeaderOptions;
 use crate::server::Server;
 use crate::upkeep::bootstrap::{OWN_SERVICE, Own, own_service};
@@ -27,18 +28,23 @@ pub struct Presence {
 impl Server {
     /// Writes the objects from which pods, controllers and extension servers find this server.
     pub async fn appear(&self, presence: Presence) -> Result<(), Status> {
-        for own in objects(presence, &self.now().strftime("%Y-%m-%d").to_string()) {
+        let today = self.now().strftime("%Y-%m-%d").to_string();
+        let services = &self.settings().admission.services;
+        for own in objects(presence, &today, services) {
             self.ensure(own).await?;
         }
         Ok(())
     }
 }
 
-fn objects(presence: Presence, today: &str) -> Vec<Own> {
+fn objects(presence: Presence, today: &str, services: &ServiceRanges) -> Vec<Own> {
     let Presence { address, client_authority, proxies } = presence;
     let port = address.port();
-    let mut objects =
-        vec![authority(&client_authority, proxies.as_ref()), tracking(today), own_service(port)];
+    let mut objects = vec![
+        authority(&client_authority, proxies.as_ref()),
+        tracking(today),
+        own_service(port, services),
+    ];
     // Loopback addresses are invalid in endpoints: they would lead each client to itself.
     let ip = address.ip().to_canonical();
     if !ip.is_loopback() && !ip.is_unspecified() {

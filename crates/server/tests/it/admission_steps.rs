@@ -2,6 +2,9 @@
 
 use headwater_json::{Value, json};
 
+use headwater_cache::CacheOptions;
+use headwater_server::{AdmissionSettings, Settings};
+
 use crate::api::{Api, PODS, pod};
 
 const CLASSES: &str = "/apis/node.k8s.io/v1/runtimeclasses";
@@ -105,4 +108,46 @@ async fn pods_carry_the_topology_of_their_node() {
     let bound = api.get(&format!("{PODS}/bound")).await.json();
     assert_eq!(bound["metadata"]["labels"], expected);
     assert_eq!(bound["metadata"]["generation"], made["metadata"]["generation"]);
+}
+
+/// A server with these plugins switched on and off.
+async fn switched(on: &[&str], off: &[&str]) -> Api {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let mut admission = AdmissionSettings::default();
+    admission.switch(&names(on), &names(off)).unwrap();
+    Api::with(Settings { admission, ..Settings::default() }, CacheOptions::default()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_absent_accounts_are_refused_where_asked() {
+    let api = switched(&["ServiceAccount"], &[]).await;
+    let why = "pods \"a\" is forbidden: error looking up service account ns/default: serviceaccount \"default\" not found";
+    api.post(PODS, &pod("a", "")).await.fails(403, "Forbidden", why);
+    let accounts = "/api/v1/namespaces/ns/serviceaccounts";
+    // The account comes while the pod waits.
+    let (made, _) = tokio::join!(
+        async { api.post(PODS, &pod("a", "")).await },
+        api.create(accounts, &json!({ "metadata": { "name": "default" } })),
+    );
+    made.is(201, "");
+    let mut other = pod("b", "");
+    other["spec"]["serviceAccountName"] = "other".into();
+    api.post(PODS, &other).await.fails(403, "Forbidden", "pods \"b\" is forbidden: error looking");
+    // Without the flag, and without controllers that create accounts, pods are admitted.
+    let bare = Api::start().await;
+    bare.create(PODS, &other).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn plugins_can_be_switched_off() {
+    let api = switched(&[], &["StorageObjectInUseProtection", "PodSecurity"]).await;
+    let namespace = json!({ "metadata": {
+        "name": "strict", "labels": { "pod-security.kubernetes.io/enforce": "restricted" },
+    } });
+    api.create("/api/v1/namespaces", &namespace).await;
+    api.create("/api/v1/namespaces/strict/pods", &pod("a", "")).await;
+    let class =
+        json!({ "metadata": { "name": "c" }, "driverName": "a.b", "parameters": { "a": "b" } });
+    let made = api.create("/apis/storage.k8s.io/v1/volumeattributesclasses", &class).await;
+    assert_eq!(made["metadata"]["finalizers"], Value::Null);
 }

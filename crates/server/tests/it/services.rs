@@ -6,6 +6,9 @@ use std::sync::Arc;
 use futures::future::join_all;
 use headwater_json::{Value, json};
 
+use headwater_cache::CacheOptions;
+use headwater_server::{AdmissionSettings, ServiceRanges, Settings};
+
 use crate::api::{Api, NOW};
 
 const SERVICES: &str = "/api/v1/namespaces/ns/services";
@@ -143,4 +146,55 @@ async fn a_start_creates_missing_claims_and_removes_stale_ones() {
     let again = Api::over(store).await;
     let expected = ["10.96.1.2", "10.96.1.4", "10.96.1.5"].map(str::to_owned);
     assert_eq!(names(&again, ADDRESSES).await, expected.into());
+}
+
+/// A server with other ranges.
+async fn ranged(addresses: &str, ports: &str) -> Api {
+    let services = ServiceRanges::new(addresses, ports).unwrap();
+    let admission = AdmissionSettings::new(false, services);
+    Api::with(Settings { admission, ..Settings::default() }, CacheOptions::default()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn addresses_outside_the_ranges_are_refused() {
+    let api = ranged("10.0.0.0/29", "30000-30001").await;
+    let own = api.get("/api/v1/namespaces/default/services/kubernetes").await.json();
+    assert_eq!(own["spec"]["clusterIP"], "10.0.0.1");
+    let why = "Service \"a\" is invalid: spec.clusterIPs: Invalid value: [\"10.0.1.1\"]: failed to allocate IP 10.0.1.1: the provided IP (10.0.1.1) is not in the valid range. The range of valid IPs is 10.0.0.0/29";
+    let outside = service("a", &json!({"clusterIP": "10.0.1.1"}));
+    api.post(SERVICES, &outside).await.fails(422, "Invalid", why);
+    let why = "Service \"a\" is invalid: spec.ports[0].nodePort: Invalid value: 80: provided port is not in the valid range. The range of valid ports is 30000-30001";
+    let low = service("a", &json!({"ports": [{"port": 80, "nodePort": 80}]}));
+    api.post(SERVICES, &low).await.fails(422, "Invalid", why);
+    let why = "Service \"a\" is invalid: spec.ipFamilies[0]: Invalid value: \"IPv6\": not configured on this cluster";
+    let other = service("a", &json!({"ipFamilies": ["IPv6"]}));
+    api.post(SERVICES, &other).await.fails(422, "Invalid", why);
+    let why = "Service \"a\" is invalid: spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": this cluster is not configured for dual-stack services";
+    let dual = service("a", &json!({"ipFamilyPolicy": "RequireDualStack"}));
+    api.post(SERVICES, &dual).await.fails(422, "Invalid", why);
+    // All five of the range that are left, and no sixth.
+    let plain = |name: &str| service(name, &json!({"type": "ClusterIP"}));
+    for name in ["a", "b", "c", "d", "e"] {
+        api.create(SERVICES, &plain(name)).await;
+    }
+    api.post(SERVICES, &plain("f")).await.is(500, "range is full");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_can_have_both_families() {
+    let api = ranged("fd00::/108,10.0.0.0/24", "30000-32767").await;
+    let plain = api.create(SERVICES, &service("a", &json!({}))).await;
+    assert_eq!(plain["spec"]["ipFamilies"], json!(["IPv6"]));
+    assert!(plain["spec"]["clusterIP"].as_str().unwrap().starts_with("fd00::"));
+    let both = service("b", &json!({"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv4"]}));
+    let both = api.create(SERVICES, &both).await;
+    assert_eq!(both["spec"]["ipFamilies"], json!(["IPv4", "IPv6"]));
+    let ips = both["spec"]["clusterIPs"].as_array().unwrap();
+    assert!(ips[0].as_str().unwrap().starts_with("10.0.0."));
+    assert!(ips[1].as_str().unwrap().starts_with("fd00::"));
+    // One family is released again.
+    let single = json!({"spec": {"ipFamilyPolicy": "SingleStack"}});
+    let single = api.merge(&format!("{SERVICES}/b"), &single).await.is(200, "").json();
+    assert_eq!(single["spec"]["clusterIPs"], json!([ips[0]]));
+    assert_eq!(single["spec"]["ipFamilies"], json!(["IPv4"]));
 }

@@ -8,7 +8,6 @@ use headwater_api::Revision;
 
 use super::Shared;
 use super::index::{RowIndex, RowRef};
-use super::segment::RowReader;
 use crate::change::ChangeKind;
 use crate::store::Error;
 use crate::versions::{
@@ -57,33 +56,39 @@ impl Shared {
     /// The newest revision at a time. Times of rows grow with revisions, unless the wall clock was set
     /// back; then the result is one of the revisions around.
     pub(super) fn revision_at(&self, time: i64) -> Result<RevisionAt, Error> {
-        let (compacted, newest, reader) = {
+        let (compacted, newest) = {
             let published = self.published();
-            (published.compacted, published.newest, self.reader(&published)?)
+            (published.compacted, published.newest)
         };
-        // Rows up to the compacted revision may be gone: only later ones have a time for certain.
-        let (mut known, mut later) = (compacted, newest.next());
-        while later.0 - known.0 > 1 {
+        // Rows up to the compacted revision may be gone, and a store begins after its first revision:
+        // only later rows have a time for certain.
+        let base = compacted.max(self.identity.first);
+        let (mut known, mut later) = (base, newest.next());
+        while later.0 > known.0 + 1 {
             let middle = Revision(known.0 + (later.0 - known.0) / 2);
-            match self.time_of(&reader, middle)? {
+            match self.time_of(middle)? {
                 Some(written) if written > time => later = middle,
                 _ => known = middle,
             }
         }
-        let is_kept =
-            known > compacted || self.time_of(&reader, compacted)?.is_some_and(|at| at <= time);
-        let oldest = TimedRevision {
-            revision: compacted,
-            time: self
-                .time_of(&reader, compacted.max(Revision(1)))?
-                .or(self.time_of(&reader, compacted.max(Revision(1)).next())?),
+        let began = self.time_of(base)?;
+        let is_kept = known > base || began.is_some_and(|at| at <= time);
+        let since = match began {
+            Some(time) => Some(time),
+            None => self.time_of(base.next())?,
         };
+        let oldest = TimedRevision { revision: base, time: since };
         Ok(RevisionAt { found: is_kept.then_some(known), oldest })
     }
 
-    fn time_of(&self, reader: &RowReader, revision: Revision) -> Result<Option<i64>, Error> {
-        let row = self.published().index.row(revision);
-        row.map(|row| reader.row(row, |found| Ok(found.time))).transpose()
+    /// The time of a row. Position and segments are of one moment: the cleaner moves rows.
+    fn time_of(&self, revision: Revision) -> Result<Option<i64>, Error> {
+        let (row, reader) = {
+            let published = self.published();
+            let Some(row) = published.index.row(revision) else { return Ok(None) };
+            (row, self.reader(&published)?)
+        };
+        reader.row(row, |found| Ok(Some(found.time)))
     }
 }
 

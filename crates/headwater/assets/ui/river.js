@@ -77,10 +77,10 @@ export function river() {
   const vt = new VTable({ label: 'Watchers', cls: 'watchers' });
   const W = (name, get, o) => ({ name, get, ...o });
   vt.setColumns([
-    W('User', (w) => brief(w.user), { main: 1, width: 'minmax(14ch, 1.3fr)' }), W('Client', (w) => w.client, { width: 'minmax(12ch, 1fr)' }), W('Resource', (w) => w.resource, { width: 'minmax(11ch, 1fr)' }), W('Selector', (w) => w.selector || '–', { width: 'minmax(9ch, .8fr)' }),
+    W('User', (w) => brief(w.user), { main: 1, width: 'minmax(12ch, 1.3fr)' }), W('Client', (w) => w.client, { width: 'minmax(10ch, 1fr)' }), W('Resource', (w) => w.resource, { width: 'minmax(10ch, 1fr)' }), W('Selector', (w) => w.selector || '–', { width: 'minmax(9ch, .8fr)' }),
     W('Reads from', (w) => w.from, { width: '11ch', cell: (td, r) => { if (td.dataset.f === r.obj.from) return; td.dataset.f = r.obj.from; fill(td, h('span', { class: 'from f-' + r.obj.from, title: FROM[r.obj.from][1] }, FROM[r.obj.from][0])); } }),
     W('Position', (w) => num(w.pos), { num: 1, sort: (w) => w.pos, width: '9ch' }), W('Behind', (w) => (w.lag ? num(w.lag) : '0'), { num: 1, sort: (w) => w.lag, first: -1, width: '9ch', cell: (td, r) => { text(td, num(r.obj.lag)); td.classList.toggle('late', r.obj.lag > 60); } }),
-    W('Lag', (w) => (w.ms ? ms(w.ms) : '0'), { num: 1, sort: (w) => w.ms, first: -1, width: '9ch', cell: (td, r) => { text(td, r.obj.ms ? ms(r.obj.ms) : '0'); td.classList.toggle('late', r.obj.lag > 60); } }), W('Sent', (w) => bytes(w.bytes), { num: 1, sort: (w) => w.bytes, first: -1, width: '10ch' }),
+    W('Lag', (w) => (w.ms ? ms(w.ms) : '0'), { num: 1, sort: (w) => w.ms, first: -1, width: '9ch', cell: (td, r) => { text(td, r.obj.ms ? ms(r.obj.ms) : '0'); td.classList.toggle('late', r.obj.lag > 60); } }), W('Sent', (w) => bytes(w.bytes), { num: 1, sort: (w) => w.bytes, first: -1, width: '9ch' }),
   ]);
   vt.sort = { i: 6, dir: -1 }; vt.mark();
   const rowOf = new Map();

@@ -242,7 +242,9 @@ fn a_watcher_that_does_not_read_tops_the_list_of_watchers() {
     browser.until(
         "[...document.querySelectorAll('.req')].some((r) => /kubernetes-admin/.test(r.innerText))",
     );
-    browser.until("[...document.querySelectorAll('.frow')].some((r) => /system:node|system:kube/.test(r.innerText))");
+    browser.until(
+        "[...document.querySelectorAll('.frow')].some((r) => /simulated-nodes/.test(r.innerText))",
+    );
     browser.value("[...document.querySelectorAll('.p-reqs .seg')][1].click()");
     browser
         .until("[...document.querySelectorAll('.req')].some((r) => /^exempt/.test(r.innerText))");

@@ -103,7 +103,7 @@ impl Reconcile<PersistentVolumeClaim> for ClaimBinder {
             class: class.as_deref(),
             is_used: users.iter().any(|pod| pod.is_active()),
         };
-        match carry_out(&claim, state.action(), &cx).await {
+        match Box::pin(carry_out(&claim, state.action(), &cx)).await {
             Ok(next) => Ok(next),
             Err(error) => requeue_or_fail(error),
         }

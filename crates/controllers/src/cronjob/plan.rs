@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(created(&late), Some("tick-29453790"), "the last of three");
         let deadline = |seconds: i64| cron(json!({"spec": {"startingDeadlineSeconds": seconds}}));
         assert_eq!(created(&plan_at(&deadline(200), &[], "2026-01-01T00:35:00Z")), None);
-        assert!(created(&plan_at(&deadline(300), &[], "2026-01-01T00:35:00Z")).is_some());
+        assert!(created(&plan_at(&deadline(301), &[], "2026-01-01T00:35:00Z")).is_some());
         let many = plan_at(&cron(json!({})), &[], "2026-01-05T00:05:00Z");
         assert_eq!(
             (created(&many), reasons(&many)),

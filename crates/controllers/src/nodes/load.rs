@@ -125,14 +125,14 @@ pub fn loads(pods: Vec<Pod>, now: Timestamp) -> Vec<PodLoad> {
 /// The pods that share a load: those of a Deployment, over all its ReplicaSets, or of a controller.
 fn group(pod: &Pod) -> String {
     let owners = pod.metadata.owner_references.iter().flatten();
-    let owner = owners.filter(|owner| owner.controller == Some(true)).map(|owner| {
+    let mut owner = owners.filter(|owner| owner.controller == Some(true)).map(|owner| {
         let hash = pod.metadata.labels.as_ref().and_then(|labels| labels.get("pod-template-hash"));
         let name = hash.and_then(|hash| owner.name.strip_suffix(hash.as_str()));
         name.unwrap_or(&owner.name)
     });
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let own = pod.metadata.name.as_deref().unwrap_or_default();
-    format!("{namespace}/{}", owner.last().unwrap_or(own))
+    format!("{namespace}/{}", owner.next().unwrap_or(own))
 }
 
 fn container(pod: &Pod, one: &Container, share: usize, now: Timestamp) -> ContainerLoad {

@@ -18,7 +18,7 @@ use kube::core::ObjectMeta;
 use crate::ownership::selector;
 
 /// The provisioner of simulated volumes.
-pub(super) const PROVISIONER: &str = "headwater.dev/simulated";
+pub(super) const PROVISIONER: &str = "simulated.headwater.dev";
 pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 pub(super) const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 pub(super) const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";

@@ -98,7 +98,7 @@ async fn a_static_volume_is_bound_and_kept() {
 #[tokio::test]
 async fn a_class_can_wait_for_the_first_pod_and_a_used_claim_is_protected() {
     let world = World::with(ALL).await;
-    let class = json!({"metadata": {"name": "late"}, "provisioner": "headwater.dev/simulated",
+    let class = json!({"metadata": {"name": "late"}, "provisioner": "simulated.headwater.dev",
         "volumeBindingMode": "WaitForFirstConsumer", "reclaimPolicy": "Delete"});
     world.create::<StorageClass>(class).await;
     let mut late = claim(json!({"storageClassName": "late"}));

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use crate::load::stream::BodyFormat;
 use crate::scenario::client::KeepMode;
 use crate::scenario::list::ListMode;
 use crate::scenario::selective::SelectBy;
@@ -189,6 +190,10 @@ pub(crate) struct ListFlags {
     #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<usize>,
 
+    /// Format of the lists
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "json")]
+    pub(crate) accept: BodyFormat,
+
     /// Measure only plain lists of the newest state
     #[arg(long)]
     pub(crate) plain: bool,
@@ -220,6 +225,16 @@ pub(crate) struct FanOutFlags {
     /// Watch over HTTP/2, with a connection per watcher
     #[arg(long)]
     pub(crate) http2: bool,
+
+    /// Format of the events
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "json",
+        conflicts_with = "delta"
+    )]
+    pub(crate) accept: BodyFormat,
 
     /// Measure lease renewals, node heartbeats, pod status changes and label edits, each as complete
     /// objects and as deltas

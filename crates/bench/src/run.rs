@@ -153,7 +153,7 @@ async fn run_lists(session: &mut Session, flags: flags::ListFlags) -> Result<()>
     for objects in ascending(flags.objects)? {
         list::prepare(session, made, objects).await?;
         made = objects;
-        for case in list::cases(objects, &modes, flags.rounds) {
+        for case in list::cases(objects, &modes, flags.rounds, flags.accept) {
             if !flags.plain || case.is_plain() {
                 case.run(session).await?;
             }
@@ -174,7 +174,13 @@ async fn run_fan_outs(session: &mut Session, flags: flags::FanOutFlags) -> Resul
     }
     fan_out::prepare(session).await?;
     for watchers in ascending(flags.watchers)? {
-        let case = fan_out::FanOutCase { watchers, writes: flags.writes, pace, protocol };
+        let case = fan_out::FanOutCase {
+            watchers,
+            writes: flags.writes,
+            pace,
+            protocol,
+            format: flags.accept,
+        };
         case.run(session).await?;
     }
     Ok(())

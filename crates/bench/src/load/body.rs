@@ -6,19 +6,21 @@ use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use headwater_api::object::string_at;
 use http::Request;
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use memchr::memmem;
 
 use crate::connect::{Connection, successful};
 use crate::load::object::POD_PREFIX;
+use crate::load::stream::BodyFormat;
 
 /// How a body is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Encoding {
     Plain,
     Gzip,
+    Protobuf,
 }
 
 /// Appears once in every object.
@@ -31,9 +33,9 @@ pub(crate) struct ListSize {
 }
 
 impl ListSize {
-    /// Fails unless the list had this many objects. Compressed bodies are not counted.
+    /// Fails unless the list had this many objects. Only plain bodies are counted.
     pub(crate) fn expect(&self, encoding: Encoding, objects: usize) -> Result<()> {
-        let is_right = encoding == Encoding::Gzip || self.objects == objects;
+        let is_right = encoding != Encoding::Plain || self.objects == objects;
         ensure!(is_right, "a list had {} objects, expected {objects}", self.objects);
         Ok(())
     }
@@ -48,6 +50,9 @@ pub(crate) async fn get(
     let mut request = Request::get(path);
     if encoding == Encoding::Gzip {
         request = request.header(ACCEPT_ENCODING, "gzip");
+    }
+    if encoding == Encoding::Protobuf {
+        request = request.header(ACCEPT, BodyFormat::Protobuf.media_type());
     }
     let response = successful(connection.send(request.body(Full::default())?).await?).await?;
     let found = response.headers().get(CONTENT_ENCODING).map(HeaderValue::as_bytes);
@@ -146,6 +151,11 @@ pub(crate) async fn check(
     loop {
         let body = read_all(get(connection, &next, encoding).await?).await?;
         bytes += body.len();
+        if encoding == Encoding::Protobuf {
+            // These lists have one page.
+            protobuf_pods(&body, &mut found)?;
+            break;
+        }
         let body = plain(body)?;
         pods(&body, &mut found)?;
         match string_at(&body, &["metadata", "continue"]) {
@@ -175,6 +185,17 @@ fn pods(body: &[u8], found: &mut Vec<usize>) -> Result<()> {
         let rest = &body[start + key.len()..];
         let end = memchr::memchr(b'"', rest).context("truncated name")?;
         found.push(std::str::from_utf8(&rest[..end])?.parse()?);
+    }
+    Ok(())
+}
+
+/// The same in a body as protobuf, where the length of a name precedes it.
+fn protobuf_pods(body: &[u8], found: &mut Vec<usize>) -> Result<()> {
+    for start in memmem::find_iter(body, POD_PREFIX) {
+        if let Some([.., 0x0a, length]) = body.get(..start) {
+            let name = body.get(start..start + usize::from(*length)).context("truncated name")?;
+            found.push(std::str::from_utf8(&name[POD_PREFIX.len()..])?.parse()?);
+        }
     }
     Ok(())
 }
@@ -247,5 +268,9 @@ mod tests {
         let mut found = Vec::new();
         pods(body.as_bytes(), &mut found).unwrap();
         assert_eq!(found, [17]);
+        let name = format!("{POD_PREFIX}00018");
+        let body = [&[0x0a, name.len() as u8], name.as_bytes(), b"\x12", name.as_bytes()].concat();
+        protobuf_pods(&body, &mut found).unwrap();
+        assert_eq!(found, [17, 18]);
     }
 }

@@ -23,6 +23,25 @@ pub(crate) enum Protocol {
     Http2,
 }
 
+/// The format of responses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum BodyFormat {
+    /// As objects are stored
+    #[default]
+    Json,
+    /// As Go clients ask for built-in kinds
+    Protobuf,
+}
+
+impl BodyFormat {
+    pub(crate) fn media_type(self) -> &'static str {
+        match self {
+            BodyFormat::Json => "application/json",
+            BodyFormat::Protobuf => "application/vnd.kubernetes.protobuf",
+        }
+    }
+}
+
 /// What a watch requests.
 #[derive(Clone, Debug)]
 pub(crate) struct WatchTarget {
@@ -32,7 +51,16 @@ pub(crate) struct WatchTarget {
 
 impl From<String> for WatchTarget {
     fn from(path: String) -> WatchTarget {
-        WatchTarget { path, accept: "application/json" }
+        WatchTarget { path, accept: BodyFormat::Json.media_type() }
+    }
+}
+
+impl WatchTarget {
+    fn format(&self) -> BodyFormat {
+        match self.accept == BodyFormat::Protobuf.media_type() {
+            true => BodyFormat::Protobuf,
+            false => BodyFormat::Json,
+        }
     }
 }
 
@@ -78,8 +106,31 @@ impl WatchStream {
     }
 }
 
-/// Appends the bytes up to and including the next newline to `line`. Returns their number, and
-/// whether the line is complete.
+/// Appends the bytes up to the end of the next event to `event`. Returns their number, and whether the
+/// event is complete.
+fn take_event(format: BodyFormat, there: &[u8], event: &mut Vec<u8>) -> (usize, bool) {
+    match format {
+        BodyFormat::Json => take_line(there, event),
+        BodyFormat::Protobuf => take_frame(there, event),
+    }
+}
+
+/// The same for an event after its length as four bytes.
+fn take_frame(there: &[u8], event: &mut Vec<u8>) -> (usize, bool) {
+    let mut taken = 0;
+    let mut take = |event: &mut Vec<u8>, upto: usize| {
+        let count = upto.saturating_sub(event.len()).min(there.len() - taken);
+        event.extend_from_slice(&there[taken..taken + count]);
+        taken += count;
+    };
+    take(event, 4);
+    let Some((length, _)) = event.split_first_chunk() else { return (taken, false) };
+    let end = 4 + u32::from_be_bytes(*length) as usize;
+    take(event, end);
+    (taken, event.len() == end)
+}
+
+/// The same for an event that is a line.
 fn take_line(there: &[u8], line: &mut Vec<u8>) -> (usize, bool) {
     let (taken, is_whole) = match memchr(b'\n', there) {
         Some(end) => (end + 1, true),
@@ -94,6 +145,9 @@ pub(crate) fn revision(event: &[u8]) -> Result<u64> {
     // Prepared once for millions of events.
     static KEY: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("\"resourceVersion\":\""));
     static SECOND: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("\",\""));
+    if event.first() != Some(&b'{') {
+        return protobuf_revision(event).context("event without resourceVersion");
+    }
     let key = if Delta::is(event) { &SECOND } else { &KEY };
     let start = key.find(event).context("event without resourceVersion")?;
     let rest = &event[start + key.needle().len()..];
@@ -101,9 +155,42 @@ pub(crate) fn revision(event: &[u8]) -> Result<u64> {
     Ok(std::str::from_utf8(&rest[..end])?.parse()?)
 }
 
+/// The resourceVersion in an event as protobuf: the field after the uid.
+fn protobuf_revision(event: &[u8]) -> Option<u64> {
+    const UID: usize = 36;
+    static KEY: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(&[0x2a, UID as u8]));
+    KEY.find_iter(event).find_map(|at| {
+        let after = event.get(at + 2 + UID..)?;
+        let [0x32, length, rest @ ..] = after else { return None };
+        std::str::from_utf8(rest.get(..usize::from(*length))?).ok()?.parse().ok()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_frame_is_taken_however_it_arrives() {
+        let uid = [&[0x2a, 36][..], &[b'u'; 36], &[0x32, 3], b"417"].concat();
+        let frame = [&(uid.len() as u32).to_be_bytes()[..], &uid].concat();
+        let wire = [&frame[..], &frame].concat();
+        for size in 1..wire.len() {
+            let (mut event, mut events) = (Vec::new(), 0);
+            for mut piece in wire.chunks(size) {
+                while !piece.is_empty() {
+                    let (taken, is_complete) = take_event(BodyFormat::Protobuf, piece, &mut event);
+                    piece = &piece[taken..];
+                    if is_complete {
+                        assert_eq!(revision(&event).unwrap(), 417);
+                        event.clear();
+                        events += 1;
+                    }
+                }
+            }
+            assert_eq!(events, 2);
+        }
+    }
 
     #[test]
     fn an_event_tells_its_revision() {

@@ -8,7 +8,7 @@ use crate::connect::Connection;
 use crate::kubeconfig::Endpoint;
 use crate::load::checker::ExpectedEvents;
 use crate::load::requests::{make_namespaces, make_pods, update_pod};
-use crate::load::stream::Protocol;
+use crate::load::stream::{BodyFormat, Protocol, WatchTarget};
 use crate::load::watchers::{Readers, all_pods_from, open};
 use crate::load::{LoadResult, histogram, load, send};
 use crate::report::Case;
@@ -37,6 +37,7 @@ pub(crate) struct FanOutCase {
     pub(crate) writes: usize,
     pub(crate) pace: Pace,
     pub(crate) protocol: Protocol,
+    pub(crate) format: BodyFormat,
 }
 
 /// Creates the pods that receive the writes.
@@ -65,13 +66,19 @@ impl FanOutCase {
             Protocol::Http1 => pace,
             Protocol::Http2 => format!("{pace}, HTTP/2"),
         };
+        let mode = match self.format {
+            BodyFormat::Json => mode,
+            BodyFormat::Protobuf => format!("{mode}, protobuf"),
+        };
         Case::new("fan-out", &mode, "events").sized("watchers", self.watchers)
     }
 
     async fn once(self, target: &TargetServer) -> Result<Figures> {
         let endpoint = &target.endpoint;
         let path = all_pods_from(now(endpoint).await?);
-        let streams = open(endpoint, self.watchers, self.protocol, |_| path.to_string()).await?;
+        let accept = self.format.media_type();
+        let watch = |_| WatchTarget { path: path.to_string(), accept };
+        let streams = open(endpoint, self.watchers, self.protocol, watch).await?;
         let timed = self.pace != Pace::FlatOut;
         let readers = Readers::start(streams, timed, |_| self.writes);
         let meter = Meter::start(target).await;

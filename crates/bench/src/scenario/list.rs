@@ -13,6 +13,7 @@ use crate::kubeconfig::Endpoint;
 use crate::load::histogram;
 use crate::load::object::{NODES, SPREAD, namespace, node};
 use crate::load::requests::{make_namespaces, make_pods};
+use crate::load::stream::BodyFormat;
 use crate::report::Case;
 use crate::report::figures::{Figure, Figures};
 use crate::session::Session;
@@ -81,10 +82,19 @@ pub(crate) async fn prepare(session: &Session, made: usize, objects: usize) -> R
 }
 
 /// All cases of these modes for a number of pods.
-pub(crate) fn cases(objects: usize, modes: &[ListMode], rounds: Option<usize>) -> Vec<ListCase> {
+pub(crate) fn cases(
+    objects: usize,
+    modes: &[ListMode],
+    rounds: Option<usize>,
+    format: BodyFormat,
+) -> Vec<ListCase> {
     let mut cases = Vec::new();
+    let encodings: &[Encoding] = match format {
+        BodyFormat::Json => &[Encoding::Plain, Encoding::Gzip],
+        BodyFormat::Protobuf => &[Encoding::Protobuf],
+    };
     for &mode in modes {
-        for encoding in [Encoding::Plain, Encoding::Gzip] {
+        for &encoding in encodings {
             for version in [ListVersion::Newest, ListVersion::Any] {
                 let case = ListCase { objects, mode, encoding, version, rounds };
                 cases.push(case);
@@ -93,7 +103,8 @@ pub(crate) fn cases(objects: usize, modes: &[ListMode], rounds: Option<usize>) -
     }
     cases.retain(|case| {
         let is_only_plain = matches!(case.mode, ListMode::AtOnce | ListMode::WatchList);
-        !is_only_plain || case.is_plain()
+        let is_paged = case.mode == ListMode::Pages && case.encoding == Encoding::Protobuf;
+        !is_paged && (!is_only_plain || case.is_plain())
     });
     cases
 }
@@ -141,6 +152,9 @@ impl ListCase {
         .to_owned();
         if self.encoding == Encoding::Gzip {
             mode.push_str(", gzip");
+        }
+        if self.encoding == Encoding::Protobuf {
+            mode.push_str(", protobuf");
         }
         if self.version == ListVersion::Any {
             mode.push_str(", RV 0");
@@ -246,6 +260,7 @@ mod tests {
             10,
             &[ListMode::Full, ListMode::Label, ListMode::AtOnce, ListMode::WatchList],
             None,
+            BodyFormat::Json,
         );
         assert_eq!(cases.len(), 4 + 4 + 1 + 1);
         let keys: std::collections::BTreeSet<String> =

@@ -12,7 +12,7 @@ use super::list::{self, ListCase, ListMode};
 use super::selective::{SelectBy, SelectiveCase};
 use super::start;
 use super::write::{self, WriteCase, WriteVerb};
-use crate::load::stream::Protocol;
+use crate::load::stream::{BodyFormat, Protocol};
 use crate::report::goals::shrunk;
 use crate::session::Session;
 
@@ -95,6 +95,7 @@ impl AllTargets {
             writes: self.writes_of(500),
             pace: Pace::FlatOut,
             protocol: Protocol::Http1,
+            format: BodyFormat::Json,
         };
         flat_out.run(session).await?;
         FanOutCase { protocol: Protocol::Http2, ..flat_out }.run(session).await?;

@@ -6,7 +6,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::{WatchTarget, take_line};
+use super::{BodyFormat, WatchTarget, take_event};
 use crate::kubeconfig::Endpoint;
 
 const READ: usize = 16 * 1024;
@@ -24,6 +24,7 @@ pub(crate) struct Http1Stream {
     chunk: usize,
     /// The current event.
     line: Vec<u8>,
+    format: BodyFormat,
 }
 
 impl Http1Stream {
@@ -38,12 +39,14 @@ impl Http1Stream {
             }
         };
         let mut stream = Http1Stream::over(socket);
+        stream.format = target.format();
         stream.ask(endpoint, target).await?;
         Ok(stream)
     }
 
     fn over(socket: Box<dyn Socket>) -> Http1Stream {
-        Http1Stream { socket, raw: Vec::new(), at: 0, chunk: 0, line: Vec::new() }
+        let (raw, line, format) = (Vec::new(), Vec::new(), BodyFormat::Json);
+        Http1Stream { socket, raw, at: 0, chunk: 0, line, format }
     }
 
     #[cfg(test)]
@@ -92,7 +95,7 @@ impl Http1Stream {
                 self.read().await?;
                 continue;
             }
-            let (taken, is_complete) = take_line(there, &mut self.line);
+            let (taken, is_complete) = take_event(self.format, there, &mut self.line);
             self.at += taken;
             self.chunk -= taken;
             if is_complete {

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
-use super::{WatchTarget, take_line};
+use super::{BodyFormat, WatchTarget, take_event};
 use crate::kubeconfig::Endpoint;
 
 /// Flow-control window: the same as Go's clients.
@@ -26,6 +26,7 @@ pub(crate) struct Http2Stream {
     /// Received bytes that are not consumed.
     there: Bytes,
     line: Vec<u8>,
+    format: BodyFormat,
     /// Drives the connection; aborted when it is dropped.
     _run: JoinSet<()>,
 }
@@ -60,13 +61,14 @@ impl Http2Stream {
             bail!("the server refused a watch: {}", response.status());
         }
         let (there, line) = (Bytes::new(), Vec::new());
-        Ok(Http2Stream { body: response.into_body(), there, line, _run: run })
+        let (body, format) = (response.into_body(), target.format());
+        Ok(Http2Stream { body, there, line, format, _run: run })
     }
 
     pub(super) async fn next(&mut self) -> Result<&[u8]> {
         self.line.clear();
         loop {
-            let (taken, is_complete) = take_line(&self.there, &mut self.line);
+            let (taken, is_complete) = take_event(self.format, &self.there, &mut self.line);
             let _ = self.there.split_to(taken);
             if is_complete {
                 return Ok(&self.line);

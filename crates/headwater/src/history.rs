@@ -184,7 +184,18 @@ fn writers(before: Option<&Value>, after: &Value) -> Vec<String> {
         })
         .collect();
     names.dedup();
+    if names.is_empty() && before.is_some_and(|before| before != after) {
+        return newest_writer(after).into_iter().collect();
+    }
     names
+}
+
+/// The manager that wrote last. Entries have times of seconds, so two writes in one second may leave
+/// an entry as it was.
+fn newest_writer(object: &Value) -> Option<String> {
+    let entries = items(&object["metadata"]["managedFields"]);
+    let newest = entries.max_by_key(|entry| entry["time"].as_str().unwrap_or_default())?;
+    newest["manager"].as_str().map(str::to_owned)
 }
 
 /// Prints a collection or an object as it was.
@@ -365,6 +376,9 @@ mod tests {
         assert_eq!(writers(Some(&old), &new), ["kubelet (status)"]);
         assert_eq!(writers(None, &old), ["kubectl", "kubelet (status)"]);
         assert!(writers(Some(&old), &old).is_empty());
+        let mut same_second = new.clone();
+        same_second["status"] = json!({"x": 1});
+        assert_eq!(writers(Some(&new), &same_second), ["kubelet"]);
     }
 
     #[test]

@@ -168,8 +168,10 @@ impl Store for Memory {
     async fn revision_at(&self, time: i64) -> Result<Option<RevisionAt>, Error> {
         let state = self.shared.lock();
         let found = state.times.at(time, state.newest).filter(|found| *found >= state.compacted);
-        let oldest = state.times.of(state.compacted);
-        let oldest = TimedRevision { revision: state.compacted, time: oldest };
+        // If nothing is forgotten, history begins with the first write.
+        let first = state.times.entries.front().map_or(state.compacted, |(_, first)| *first);
+        let revision = state.compacted.max(first);
+        let oldest = TimedRevision { revision, time: state.times.of(revision) };
         Ok(Some(RevisionAt { found, oldest }))
     }
 

@@ -73,11 +73,10 @@ impl Shared {
         }
         let began = self.time_of(base)?;
         let is_kept = known > base || began.is_some_and(|at| at <= time);
-        let since = match began {
-            Some(time) => Some(time),
-            None => self.time_of(base.next())?,
+        let oldest = match began {
+            Some(time) => TimedRevision { revision: base, time: Some(time) },
+            None => TimedRevision { revision: base.next(), time: self.time_of(base.next())? },
         };
-        let oldest = TimedRevision { revision: base, time: since };
         Ok(RevisionAt { found: is_kept.then_some(known), oldest })
     }
 

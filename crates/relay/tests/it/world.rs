@@ -22,6 +22,8 @@ use headwater_store::{Memory, Store};
 use headwater_testkit::proxy::Proxy;
 use http::{Method, Request};
 use http_body_util::{BodyExt, BodyStream};
+use k8s_openapi::Resource;
+use k8s_openapi::api::core::v1::Namespace;
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -93,7 +95,8 @@ impl Upstream {
         admin.grant("relay", None, &rules).await;
         for namespace in ["a", "b"] {
             let body = json!({ "metadata": { "name": namespace } });
-            admin.ok(Method::POST, "/api/v1/namespaces", Some(body)).await;
+            let path = format!("/api/v1/{}", <Namespace as Resource>::URL_PATH_SEGMENT);
+            admin.ok(Method::POST, &path, Some(body)).await;
         }
         upstream
     }

@@ -2,7 +2,7 @@
 
 use headwater_json::{Value, json};
 
-use headwater_cache::CacheOptions;
+use headwater_cache::Options as CacheOptions;
 use headwater_server::{AdmissionSettings, Settings};
 
 use crate::api::{Api, PODS, pod};
@@ -125,9 +125,10 @@ async fn pods_of_absent_accounts_are_refused_where_asked() {
     api.post(PODS, &pod("a", "")).await.fails(403, "Forbidden", why);
     let accounts = "/api/v1/namespaces/ns/serviceaccounts";
     // The account comes while the pod waits.
+    let account = json!({ "metadata": { "name": "default" } });
     let (made, _) = tokio::join!(
         async { api.post(PODS, &pod("a", "")).await },
-        api.create(accounts, &json!({ "metadata": { "name": "default" } })),
+        api.create(accounts, &account),
     );
     made.is(201, "");
     let mut other = pod("b", "");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use headwater_json::{Value, json};
 
-use headwater_cache::CacheOptions;
+use headwater_cache::Options as CacheOptions;
 use headwater_server::{AdmissionSettings, ServiceRanges, Settings};
 
 use crate::api::{Api, NOW};

@@ -2,7 +2,7 @@
 //!
 //! River: identity, route → **schema** → classification. Subjects and rules have the meaning of S7.3.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::front::identity::Identity;
 use crate::request::authorize::Attributes;
@@ -72,9 +72,13 @@ struct Account {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ResourceRule {
+    #[serde(deserialize_with = "nullable")]
     verbs: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
     api_groups: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
     resources: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
     namespaces: Vec<String>,
     cluster_scope: bool,
 }
@@ -82,8 +86,9 @@ struct ResourceRule {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct PathRule {
+    #[serde(deserialize_with = "nullable")]
     verbs: Vec<String>,
-    #[serde(rename = "nonResourceURLs")]
+    #[serde(rename = "nonResourceURLs", deserialize_with = "nullable")]
     paths: Vec<String>,
 }
 
@@ -165,6 +170,11 @@ fn is_path(listed: &str, path: &str) -> bool {
         Some(above) => path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/')),
         None => listed == "*" || listed == path,
     }
+}
+
+/// A list that may be null: stored objects show empty lists so.
+fn nullable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -81,7 +81,8 @@ pub(super) fn plan(cron: &CronJob, jobs: &[Arc<Job>], now: Timestamp) -> CronPla
     let Some(due) = missed.last else { return plan };
     if missed.count > MISSED_MAX {
         let message = format!(
-            "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew ({} missed)",
+            "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check \
+             clock skew ({} missed)",
             missed.count
         );
         plan.events.push(warning("TooManyMissedTimes", message));

@@ -174,7 +174,9 @@ impl ClaimState<'_> {
             }
             other => {
                 let why = format!(
-                    "Waiting for a volume to be created either by the external provisioner '{other}' or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered."
+                    "Waiting for a volume to be created either by the external provisioner '{other}' or \
+                     manually by the system administrator. If volume creation is delayed, please verify that \
+                     the provisioner is running and correctly registered."
                 );
                 ClaimAction::Wait(Some(("ExternalProvisioning", why)))
             }

@@ -23,7 +23,7 @@ const UNCONTROLLED: &[(&str, &str, &str)] = &[
     ("autoscaling.k8s.io", "verticalpodautoscalers", "no vertical autoscaler runs here"),
 ];
 
-const LOAD_BALANCER: &str = "no load balancer runs here; the Service gets no external address and can be used inside the cluster";
+const LOAD_BALANCER: &str = "no load balancer runs here; the Service gets no external address";
 
 /// The warning about a new object in a simulated cluster.
 pub(crate) fn warning(kind: &Kind, object: &Value) -> Option<&'static str> {

@@ -20,7 +20,12 @@ pub struct DeleteOptions {
     pub preconditions: Preconditions,
     /// Everything but the deletion itself is done.
     pub dry_run: bool,
+    /// An object that cannot be read is removed, whatever its finalizers are.
+    pub ignores_read_error: bool,
 }
+
+/// The option to remove an object that cannot be read.
+const IGNORE: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
 
 /// Conditions on an object for its deletion (S2.41).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,6 +55,7 @@ struct Raw {
     orphan_dependents: Option<bool>,
     preconditions: Preconditions,
     dry_run: Vec<String>,
+    ignores_read_error: bool,
 }
 
 impl DeleteOptions {
@@ -61,6 +67,7 @@ impl DeleteOptions {
             orphan_dependents: query.flag("orphanDependents"),
             preconditions: Preconditions::default(),
             dry_run: query.all("dryRun").map(str::to_owned).collect(),
+            ignores_read_error: query.flag(IGNORE) == Some(true),
         };
         raw.check()
     }
@@ -86,6 +93,7 @@ impl DeleteOptions {
             orphan_dependents: boolean(body, "orphanDependents")?,
             preconditions,
             dry_run: texts(body, "dryRun")?,
+            ignores_read_error: boolean(body, IGNORE)? == Some(true),
         };
         raw.check()
     }
@@ -112,6 +120,17 @@ impl Raw {
         };
         let dry_run: Vec<&str> = self.dry_run.iter().map(String::as_str).collect();
         errors.extend(dry_run_error(&dry_run));
+        let others = [
+            ("dryRun", !dry_run.is_empty()),
+            ("propagationPolicy", self.policy.is_some()),
+            ("orphanDependents", self.orphan_dependents.is_some()),
+            ("gracePeriodSeconds", self.grace_period_seconds.is_some()),
+            ("preconditions", self.preconditions != Preconditions::default()),
+        ];
+        for (other, _) in others.iter().filter(|(_, is_set)| self.ignores_read_error && *is_set) {
+            let why = format!("cannot be set together with .{other}");
+            errors.push(FieldError::invalid(IGNORE, &true.into(), why));
+        }
         refuse("DeleteOptions", &errors)?;
         Ok(DeleteOptions {
             grace_period_seconds: self.grace_period_seconds,
@@ -119,6 +138,7 @@ impl Raw {
             orphan_dependents: self.orphan_dependents,
             preconditions: self.preconditions,
             dry_run: !self.dry_run.is_empty(),
+            ignores_read_error: self.ignores_read_error,
         })
     }
 }

@@ -165,9 +165,12 @@ pub fn from_cache(error: &CacheError) -> Status {
     }
 }
 
+/// The reason of [`unreadable`].
+pub(crate) const UNREADABLE: &str = "StoreReadError";
+
 /// The stored value of this key is not its object.
 pub fn unreadable(key: &Key) -> Status {
-    Status::failure(500, "StoreReadError", format!("the stored value of {key} cannot be read"))
+    Status::failure(500, UNREADABLE, format!("the stored value of {key} cannot be read"))
 }
 
 /// 500 for a conflict on a key that the write should not depend on.

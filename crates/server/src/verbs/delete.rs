@@ -19,12 +19,13 @@ use crate::admission::claims;
 use crate::admission::{Removal, admit_removal, is_namespace, is_released, node_restriction};
 use crate::answer::body::Response;
 use crate::answer::status;
-use crate::commit::{CommitOutcome, CompanionWrites, commit, put};
+use crate::commit::{CommitOutcome, CompanionWrites, commit, put, remove};
 use crate::kinds::custom;
 use crate::kinds::registry::Served;
 use crate::kinds::versions;
 use crate::object::{Current, canonical, finalizers, is_deleting, meta, metadata};
 use crate::object::{object_key, packed_tree, partial_tree, wire, with_metadata};
+use crate::request::authorize::{AccessRequest, Attributes};
 use crate::request::call::Call;
 use crate::request::decode;
 use crate::request::route::ResourcePath;
@@ -55,7 +56,12 @@ pub(crate) async fn one(
     warn_of_orphans(call, kind, &options);
     let (key, name) = (resource.key(), resource.name.as_str());
     let delete = Delete { server, call: Some(call), kind, key, name, options };
-    let deleted = delete.run().await?;
+    let deleted = match delete.run().await {
+        Err(status) if status.reason == status::UNREADABLE && delete.options.ignores_read_error => {
+            return delete.remove_unreadable(call, resource).await;
+        }
+        deleted => deleted?,
+    };
     let code = match deleted.is_gone {
         false if delete.options.orphan_dependents == Some(false) => StatusCode::ACCEPTED,
         _ => StatusCode::OK,
@@ -210,6 +216,38 @@ enum Plan {
 }
 
 impl Delete<'_> {
+    /// Removes an object that cannot be read, whatever its finalizers are.
+    async fn remove_unreadable(
+        &self,
+        call: &Call,
+        resource: &ResourcePath,
+    ) -> Result<Response, Status> {
+        let request = AccessRequest {
+            version: &self.kind.version,
+            ..AccessRequest::about(Attributes::Resource {
+                verb: "unsafe-delete-ignore-read-errors",
+                group: &self.kind.group,
+                resource: &self.kind.plural,
+                subresource: "",
+                namespace: &resource.namespace,
+                name: self.name,
+            })
+        };
+        self.server.access().authorize(&call.identity, &request).await?;
+        let (store, key) = (self.server.store(), self.store_key());
+        let record = store.get(&key).await.map_err(|error| status::from_store(&error))?;
+        let record = record.ok_or_else(|| status::not_found(self.kind, self.name))?;
+        match remove(store, key, record.revision).await? {
+            CommitOutcome::Stored(_) => {
+                tracing::warn!(key = %record.key, "an object that could not be read was removed");
+                Ok(encode::success(call, StatusCode::OK, &Status::success(0, None)))
+            }
+            CommitOutcome::Conflict(_) | CommitOutcome::Contended(_) => {
+                Err(status::modified(self.kind, self.name))
+            }
+        }
+    }
+
     async fn run(&self) -> Result<Deleted, Status> {
         if is_namespace(self.kind) && PROTECTED.contains(&self.name) {
             let why = "this namespace may not be deleted";

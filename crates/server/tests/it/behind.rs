@@ -137,6 +137,47 @@ async fn an_unreadable_value_fails_only_reads_of_its_key() {
     }
 }
 
+/// S6.22
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_value_can_be_removed_by_who_may_and_says_so() {
+    const IGNORE: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
+    let store = Arc::new(Memory::default());
+    let api = Api::in_namespace(store.clone()).await;
+    let key = Key::new("/registry/core/configmaps/ns/broken");
+    let put = Action::Put { value: "nonsense".into(), ttl: None };
+    store.commit(Write::one(key.clone(), Guard::Absent, put)).await.unwrap();
+    let rules = json!([{
+        "apiGroups": [""], "resources": ["configmaps"], "verbs": ["delete", "get"],
+    }]);
+    let role = json!({ "metadata": { "name": "deletes" }, "rules": rules });
+    let binding = json!({
+        "metadata": { "name": "deletes" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "deletes" },
+        "subjects": [{ "kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "u" }],
+    });
+    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/ns";
+    api.create(&format!("{rbac}/roles"), &role).await;
+    api.create(&format!("{rbac}/rolebindings"), &binding).await;
+    let broken = format!("{CMS}/broken");
+    let unsafe_delete = format!("DELETE {broken}?{IGNORE}=true");
+    assert_eq!(api.as_user("u", &[]).send(&unsafe_delete, "").await.code, 403);
+    assert_eq!(api.delete(&broken).await.code, 500);
+    let answer = api.send(&format!("{unsafe_delete}&propagationPolicy=Orphan"), "").await;
+    assert_eq!(answer.code, 422, "{}", answer.text());
+    assert!(store.get(&key).await.unwrap().is_some());
+    let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1", IGNORE: true });
+    let answer = api.delete_with(&broken, &options).await.is(200, "").json();
+    assert_eq!(answer["status"], "Success");
+    assert_eq!(store.get(&key).await.unwrap(), None);
+    assert_eq!(api.send(&unsafe_delete, "").await.code, 404);
+    // It deletes an object that can be read like any other.
+    let held = json!({ "metadata": { "name": "held", "finalizers": ["example.org/f"] } });
+    api.create(CMS, &held).await;
+    let object = format!("{CMS}/held");
+    api.send(&format!("DELETE {object}?{IGNORE}=true"), "").await.is(200, "");
+    assert!(api.get(&object).await.json()["metadata"]["deletionTimestamp"].is_string());
+}
+
 /// S5.1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_cache_follows_the_store_while_every_thread_of_requests_is_blocked() {

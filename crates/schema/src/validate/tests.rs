@@ -559,6 +559,7 @@ fn invalid_configuration_has_kubernetes_messages() {
         &[
             "spec.maxReplicas: Required value: must be set and greater than 0",
             "spec.maxReplicas: Invalid value: 0: must be greater than or equal to `minReplicas`",
+            "spec.scaleTargetRef.apiVersion: Invalid value: \"\": apiVersion must specify API group",
             "spec.metrics[0].pods: Required value: must populate information for the given metric source",
             "spec.scaleTargetRef.kind: Required value",
             "spec.scaleTargetRef.name: Required value",

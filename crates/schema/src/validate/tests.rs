@@ -587,6 +587,7 @@ fn invalid_configuration_has_kubernetes_messages() {
         &[
             "spec.limits[0].min[cpu]: Invalid value: \"2\": min value 2 is greater than max value 1",
             "spec.limits[0].defaultRequest[cpu]: Invalid value: \"1\": min value 2 is greater than default request value 1",
+            "spec.limits[0].default[cpu]: Invalid value: \"1\": min value 2",
         ],
     );
     refused(

@@ -343,7 +343,7 @@ mod tests {
         ];
         check(json!({}), &others, "ProvisioningFailed");
         let labels = json!({"spec": {"selector": {"matchLabels": {"tier": "a"}}}});
-        check(labels.clone(), &[medium.clone()], "ProvisioningFailed");
+        check(labels.clone(), std::slice::from_ref(&medium), "ProvisioningFailed");
         check(labels, &[volume("e", json!({"metadata": {"labels": {"tier": "a"}}}))], "e");
         // A volume that is reserved for the claim comes first.
         let reserved = json!({"spec": {"claimRef": {"name": "data", "namespace": "shop"}}});

@@ -245,7 +245,7 @@ fn without_etcd_the_cache_still_serves_and_recovers_later() {
     members.kill(0);
     server.wait_for("/readyz", 500);
     let (_, verbose) = server.call("GET", "/readyz?verbose", None);
-    assert!(verbose.contains("[-]storage failed"), "{verbose}");
+    assert!(verbose.contains("[-]etcd failed"), "{verbose}");
     server.wait_for("/livez", 200);
 
     let cached = server.json("GET", &format!("{MAPS}?resourceVersion=0"), None, 200);

@@ -204,13 +204,18 @@ mod tests {
             key_services: Some(KeyServiceHealth { trouble: trouble.map(str::to_owned) }),
             ..health(true)
         };
-        let text = "[+]ping ok\n[+]storage ok\n[+]kms-providers ok\n[+]shutdown ok\n\
-                    readyz check passed\n";
-        check(&with(None), "/readyz?verbose", 200, text);
+        let started = started();
+        let text = format!(
+            "[+]ping ok\n[+]log ok\n[+]etcd ok\n[+]kms-providers ok\n[+]informer-sync ok\n\
+             {started}[+]shutdown ok\nreadyz check passed\n"
+        );
+        check(&with(None), "/readyz?verbose", 200, &text);
         let failing = with(Some("the HSM is closed"));
-        let text = "[+]ping ok\n[+]storage ok\n[-]kms-providers failed: reason withheld\n\
-                    [+]shutdown ok\nreadyz check failed\n";
-        check(&failing, "/readyz", 500, text);
+        let text = format!(
+            "[+]ping ok\n[+]log ok\n[+]etcd ok\n[-]kms-providers failed: reason withheld\n\
+             [+]informer-sync ok\n{started}[+]shutdown ok\nreadyz check failed\n"
+        );
+        check(&failing, "/readyz", 500, &text);
         check(&failing, "/livez", 200, "ok");
         check(&health(true), "/readyz/kms-providers", 404, "404 page not found\n");
     }

@@ -55,14 +55,17 @@ pub(crate) async fn find(
 ) -> Result<Arc<Object>, Status> {
     let (kind, key) = (&resource.kind, resource.key());
     let cache = server.sampled_cache(kind).await;
+    // A relay has nothing but its cache.
+    let has_store = server.relayed().is_none();
     let waited = match at {
-        Freshness::Latest => cache.consistent_within(newest::PATIENCE).await.map(drop),
+        Freshness::Latest if has_store => cache.consistent_within(newest::PATIENCE).await.map(drop),
+        Freshness::Latest => cache.consistent().await.map(drop),
         Freshness::NotOlderThan(revision) => cache.reach(revision).await.map(drop),
         Freshness::Any => Ok(()),
     };
     let object = match waited {
         // The cache is behind.
-        Err(CacheError::TooLarge { .. }) if at == Freshness::Latest => {
+        Err(CacheError::TooLarge { .. }) if at == Freshness::Latest && has_store => {
             newest::stored(server, kind, &key).await?.map(Arc::new)
         }
         Err(error) => return Err(status::from_cache(&error)),

@@ -152,9 +152,24 @@ impl PlainClient {
                 break;
             }
         }
-        let mut answer = vec![0; length];
-        self.reader.read_exact(&mut answer).unwrap();
         assert!(head.starts_with("HTTP/1.1 2"), "{head}");
+        if !head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+            self.skip(length);
+            return;
+        }
+        loop {
+            let mut size = String::new();
+            self.reader.read_line(&mut size).unwrap();
+            let size = usize::from_str_radix(size.trim(), 16).unwrap();
+            self.skip(size + "\r\n".len());
+            if size == 0 {
+                break;
+            }
+        }
+    }
+
+    fn skip(&mut self, length: usize) {
+        self.reader.read_exact(&mut vec![0; length]).unwrap();
     }
 }
 

@@ -244,7 +244,7 @@ impl RelayState {
         stop: &CancellationToken,
     ) {
         tasks.retain(|prefix, task| {
-            let is_same = found.get(prefix).is_some_and(|one| one.to_string() == task.description);
+            let is_same = found.get(prefix).is_some_and(|one| *one == task.description);
             if !is_same {
                 tracing::info!(resource = prefix, "the upstream's resource is gone, or another");
                 task.stop.cancel();

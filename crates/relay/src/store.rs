@@ -520,6 +520,10 @@ impl Store for FollowedStore {
             followed.wanted.fetch_max(newest.0, Ordering::AcqRel);
             if !followed.is_catching_up.swap(true, Ordering::AcqRel) {
                 let followed = Arc::clone(followed);
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "it ends by itself, when the relay has caught up or follows no more"
+                )]
                 tokio::spawn(async move {
                     loop {
                         followed.catch_up().await;

@@ -221,9 +221,7 @@ fn usable_ip(check: &mut Check<'_>, text: &str, at: &Path<'_>) {
 /// The zones and nodes that an endpoint should serve, each once.
 pub(super) fn zone_hints(check: &mut Check<'_>, hints: &Object, path: &Path<'_>) {
     const HINTS_MAX: usize = 8;
-    let rules: [(&str, fn(&str) -> name::Problems); 2] =
-        [("forZones", name::label_value), ("forNodes", name::subdomain)];
-    for (list_name, form) in rules {
+    for list_name in ["forZones", "forNodes"] {
         let at = path.field(list_name);
         let count = list(hints, list_name).len();
         if count > HINTS_MAX {
@@ -236,7 +234,11 @@ pub(super) fn zone_hints(check: &mut Check<'_>, hints: &Object, path: &Path<'_>)
             if !seen.insert(name) {
                 check.duplicate(place.field("name"), &name.into());
             }
-            check.problems(place.field("name"), name, form(name));
+            let problems = match list_name {
+                "forZones" => name::label_value(name),
+                _ => name::subdomain(name),
+            };
+            check.problems(place.field("name"), name, problems);
         }
     }
 }

@@ -97,13 +97,14 @@ fn schedule(attempt: &mut Attempt<'_>, scheduling: &Value) -> Result<(), Status>
     if let Some(added) = tolerations {
         let own = spec.entry("tolerations").or_insert_with(|| json!([]));
         let before = own.as_array().cloned().unwrap_or_default();
-        *own = merged(before.into_iter().chain(added.iter().cloned()).collect()).into();
+        let all: Vec<Value> = before.into_iter().chain(added.iter().cloned()).collect();
+        *own = merged(&all).into();
     }
     Ok(())
 }
 
 /// Tolerations without those that another one covers.
-fn merged(all: Vec<Value>) -> Vec<Value> {
+fn merged(all: &[Value]) -> Vec<Value> {
     let mut kept: Vec<Value> = Vec::new();
     for (index, one) in all.iter().enumerate() {
         let is_covered = kept.iter().any(|other| covers(other, one))
@@ -124,7 +125,7 @@ fn covers(wide: &Value, narrow: &Value) -> bool {
         |toleration: &Value, name: &str| toleration[name].as_str().unwrap_or_default().to_owned();
     let same = |name: &str| text(wide, name) == text(narrow, name);
     let exists = text(wide, "operator") == "Exists";
-    if !same("key") && !(text(wide, "key").is_empty() && exists) {
+    if !(same("key") || text(wide, "key").is_empty() && exists) {
         return false;
     }
     let effect = text(wide, "effect");

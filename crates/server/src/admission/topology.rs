@@ -35,7 +35,7 @@ pub(crate) fn label(cache: &Cache, pod: &mut Value) -> Result<(), Status> {
     // Most nodes have none and are not parsed: stored bytes are canonical.
     let says =
         |label: &&str| std::str::from_utf8(node.as_slice()).is_ok_and(|text| text.contains(*label));
-    if !LABELS.iter().any(|label| says(label)) {
+    if !LABELS.iter().any(says) {
         return Ok(());
     }
     let node = tree(node.as_slice())?;

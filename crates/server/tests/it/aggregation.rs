@@ -93,6 +93,7 @@ async fn answer(mut request: Request) -> std::io::Result<hyper::Response<Full<By
         }
         Some("/v1/whos/me/echo") => {
             let upgrade = hyper::upgrade::on(&mut request);
+            #[expect(clippy::disallowed_methods, reason = "it ends with the connection")]
             tokio::spawn(async move {
                 let mut stream = TokioIo::new(upgrade.await.unwrap());
                 let mut word = [0; 4];

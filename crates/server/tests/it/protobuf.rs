@@ -36,7 +36,7 @@ fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
     fields
 }
 
-fn find<'a>(message: &'a [u8], number: u64) -> Vec<&'a [u8]> {
+fn find(message: &[u8], number: u64) -> Vec<&[u8]> {
     fields(message).into_iter().filter(|(found, _)| *found == number).map(|(_, v)| v).collect()
 }
 

@@ -190,6 +190,6 @@ pub(super) fn setters(pod: bool, containers: &[&str]) -> Option<String> {
 }
 
 /// Sorted strings of a list without duplicates.
-pub(super) fn sorted<'a>(list: &'a Value) -> BTreeSet<&'a str> {
+pub(super) fn sorted(list: &Value) -> BTreeSet<&str> {
     list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }

@@ -163,7 +163,7 @@ mod tests {
             { "key": "c", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5 },
             { "key": "c", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 9 },
         ]);
-        let kept = merged(all.as_array().cloned().unwrap_or_default());
+        let kept = merged(all.as_array().unwrap());
         let expected = [all[1].clone(), all[3].clone(), all[5].clone()];
         assert_eq!(kept, expected);
         let everything = json!({ "operator": "Exists" });

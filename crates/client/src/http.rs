@@ -133,6 +133,13 @@ impl<K: Cached> Http<K> {
     }
 }
 
+/// What is asked of a collection.
+#[derive(Clone, Copy)]
+enum Wanted {
+    List,
+    Watch { deltas: bool },
+}
+
 /// Takes an item of a list.
 type TakeItem<'a> = dyn FnMut(&[u8]) -> Result<(), Error> + Send + 'a;
 
@@ -164,7 +171,7 @@ impl Endpoint {
 
     /// Reads a list and passes on each item.
     async fn list(&self, query: &ListQuery, take: &mut TakeItem<'_>) -> Result<ListHead, Error> {
-        let request = self.request(&query.to_query(), None, false)?;
+        let request = self.request(&query.to_query(), Wanted::List)?;
         let sent = timeout(self.options.stall, self.send(request)).await;
         let mut body = sent.map_err(|_| Error::Stalled)??.into_body();
         let mut reader = ListBody::new(self.options.max_frame);
@@ -178,9 +185,7 @@ impl Endpoint {
     }
 
     async fn watch(&self, query: &WatchQuery, deltas: bool) -> Result<FrameReader, Error> {
-        // Servers may compress each event as its own gzip member, and some decoders read only the
-        // first member.
-        let request = self.request(&query.to_query(), Some("identity"), deltas)?;
+        let request = self.request(&query.to_query(), Wanted::Watch { deltas })?;
         let body = self.send(request).await?.into_body();
         Ok(FrameReader {
             body: Some(body),
@@ -205,21 +210,18 @@ impl Endpoint {
         }
     }
 
-    fn request(
-        &self,
-        query: &str,
-        encoding: Option<&'static str>,
-        deltas: bool,
-    ) -> Result<Request<Body>, Error> {
+    fn request(&self, query: &str, wanted: Wanted) -> Result<Request<Body>, Error> {
         let uri =
             if query.is_empty() { self.path.clone() } else { format!("{}?{query}", self.path) };
         let mut request = Request::get(uri)
             .body(Body::empty())
             .map_err(|error| Error::Malformed(format!("invalid request: {error}")))?;
         let headers = request.headers_mut();
-        headers.insert(ACCEPT, self.accept(deltas));
-        if let Some(encoding) = encoding {
-            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(encoding));
+        headers.insert(ACCEPT, self.accept(wanted));
+        if let Wanted::Watch { .. } = wanted {
+            // Servers may compress each event as its own gzip member, and some decoders read only the
+            // first member.
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         let agent = user_agent(&self.options.component);
         headers.insert(USER_AGENT, agent);
@@ -227,22 +229,23 @@ impl Endpoint {
     }
 
     /// The best form first. Servers that do not know a parameter ignore it or skip its clause.
-    fn accept(&self, deltas: bool) -> HeaderValue {
+    fn accept(&self, wanted: Wanted) -> HeaderValue {
         const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
         const METADATA_LIST: &str =
             "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-        let types = match self.options.metadata_only {
-            true => &[METADATA, METADATA_LIST][..],
-            false => &["application/json"],
+        // A server refuses a list as the metadata of one object, even if it could skip the clause.
+        let (media, deltas, is_prompt) = match wanted {
+            Wanted::List => (METADATA_LIST, false, false),
+            Wanted::Watch { deltas } => (METADATA, deltas, self.options.prompt_bookmark),
         };
+        let media = if self.options.metadata_only { media } else { "application/json" };
         let drop =
             if self.options.strip.managed_fields { ";drop=metadata.managedFields" } else { "" };
         let delta = if deltas { ";delta=v1" } else { "" };
-        let prompt = if self.options.prompt_bookmark { ";bookmark=prompt" } else { "" };
-        let mut clauses: Vec<String> =
-            types.iter().map(|media| format!("{media}{drop}{delta}{prompt}")).collect();
-        if !drop.is_empty() || deltas || !prompt.is_empty() {
-            clauses.extend(types.iter().map(|media| (*media).to_owned()));
+        let prompt = if is_prompt { ";bookmark=prompt" } else { "" };
+        let mut clauses = vec![format!("{media}{drop}{delta}{prompt}")];
+        if !drop.is_empty() || deltas || is_prompt {
+            clauses.push(media.to_owned());
         }
         HeaderValue::from_str(&clauses.join(","))
             .unwrap_or(HeaderValue::from_static("application/json"))

@@ -10,7 +10,9 @@ use http::{Method, Request};
 use kube::client::Body;
 use tokio::task::JoinSet;
 
-use crate::world::{ADMIN, ApiClient, RelayChoices, TestRelay, Upstream, named, version};
+use crate::world::{
+    ADMIN, ApiClient, RelayChoices, TestRelay, Upstream, eventually, named, version,
+};
 
 const MAPS: &str = "/api/v1/configmaps";
 
@@ -159,6 +161,9 @@ async fn readers_of_two_relays_cost_the_upstream_two_watches() {
     for _ in 0..2 {
         let config = upstream.config(false).await;
         relays.push(TestRelay::start(config, named(&["configmaps"]), choices.clone()).await);
+    }
+    for relay in &relays {
+        eventually(async || (relay.sent("watch") > 0).then_some(())).await;
     }
     let before =
         (upstream.requests("LIST", "configmaps"), upstream.requests("WATCH", "configmaps"));

@@ -132,7 +132,7 @@ pub(crate) enum Command {
     /// Record every change of any cluster to a file
     #[command(after_long_help = transfer::RECORD_EXAMPLES)]
     Record(RecordFlags),
-    /// Let a recording happen again, in a server of its own or in another one
+    /// Replay a recording in a server of its own, or into another one
     #[command(after_long_help = transfer::REPLAY_EXAMPLES)]
     Replay(ReplayFlags),
     /// Write the present objects of any cluster to a file

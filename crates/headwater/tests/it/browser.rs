@@ -233,10 +233,12 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        if !self.session.is_empty() && !std::thread::panicking() {
-            self.exchange("DELETE", &format!("/session/{}", self.session), &Value::Null);
+        if !self.session.is_empty() {
+            // On a thread of its own: a second panic would abort the test before it reports the first.
+            let path = format!("/session/{}", self.session);
+            let end = || drop(self.exchange("DELETE", &path, &Value::Null));
+            let _ = std::thread::scope(|scope| scope.spawn(end).join());
         }
-        // ChromeDriver ends its browsers when it is asked to end.
         let pid = self.driver.id().to_string();
         let _ = Command::new("kill").args(["-s", "TERM", &pid]).status();
         let _ = self.driver.wait();

@@ -745,8 +745,8 @@ async fn extensions(trip: &mut Trip) {
         }}),
     )
     .await;
-    trip.cluster::<apiregistration::APIService>("v1.example.com", json!({"spec": {
-        "group": "example.com", "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 15,
+    trip.cluster::<apiregistration::APIService>("v1.remote.example", json!({"spec": {
+        "group": "remote.example", "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 15,
         "insecureSkipTLSVerify": true, "service": {"name": "s", "namespace": "default"},
     }})).await;
 }

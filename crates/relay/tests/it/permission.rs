@@ -20,6 +20,7 @@ async fn world(choices: RelayChoices) -> (Upstream, TestRelay) {
     (upstream, relay)
 }
 
+/// R97
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_sees_only_what_the_upstream_would_let_it_see() {
     let (upstream, relay) = world(RelayChoices::default()).await;
@@ -52,7 +53,7 @@ async fn a_reader_sees_only_what_the_upstream_would_let_it_see() {
     }
 }
 
-/// The relay's certificate is not shown for those who have no credential.
+/// R97: the relay's certificate is not shown for those who have no credential.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_passed_on_never_has_the_rights_of_the_relay() {
     let (_upstream, relay) = world(RelayChoices::default()).await;

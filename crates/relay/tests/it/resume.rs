@@ -36,6 +36,7 @@ async fn end(mut watch: Lines) -> Option<u64> {
     None
 }
 
+/// R97
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_that_starts_again_lists_nothing_and_its_clients_resume() {
     let folder = tempfile::tempdir().unwrap();

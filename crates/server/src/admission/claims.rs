@@ -153,7 +153,7 @@ fn address(backend: &Backend, ip: &str, namespace: &str, name: &str) -> Result<V
             "labels": {"ipaddress.kubernetes.io/ip-family": family, MANAGED_BY: ALLOCATOR},
         },
         "spec": {"parentRef": {
-            "group": "", "resource": "services", "namespace": namespace, "name": name,
+            "resource": "services", "namespace": namespace, "name": name,
         }},
     });
     admit_own(Attempt {

@@ -97,7 +97,7 @@ pub(crate) struct CatalogEntry {
     pub(crate) selection: Selection,
     pub(crate) part: HeldPart,
     /// From which it was made: equal descriptions are equal kinds.
-    pub(crate) description: String,
+    pub(crate) description: Value,
 }
 
 /// What discovery found, by key prefix; it can be written down and read again.
@@ -294,7 +294,7 @@ pub(crate) fn entry(description: &Value) -> Result<CatalogEntry, String> {
     let part = HeldPart::new(&selection.labels, &selection.fields, &kind)
         .map_err(|status| status.to_string())?;
     let kind = Arc::new(Served::plain(kind, &columns));
-    Ok(CatalogEntry { kind, selection, part, description: description.to_string() })
+    Ok(CatalogEntry { kind, selection, part, description: description.clone() })
 }
 
 fn column(column: &Value) -> PrinterColumn {

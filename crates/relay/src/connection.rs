@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -31,6 +32,9 @@ use crate::shared_call::SharedCall;
 
 /// The maximum size of a document that the relay itself reads, such as a review or discovery.
 const DOCUMENT_MAX: usize = 32 << 20;
+
+/// How long the upstream may take for it.
+const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Headers that belong to one connection, or that only a front proxy may send.
 const NOT_PASSED: [&str; 9] = [
@@ -127,6 +131,14 @@ impl Connection {
     }
 
     async fn document(&self, request: Request<KubeBody>) -> Result<(StatusCode, Value), String> {
+        let read = tokio::time::timeout(DOCUMENT_TIMEOUT, self.read_document(request)).await;
+        read.unwrap_or_else(|_| Err("the upstream did not answer in time".to_owned()))
+    }
+
+    async fn read_document(
+        &self,
+        request: Request<KubeBody>,
+    ) -> Result<(StatusCode, Value), String> {
         let response = self.own.send(request).await.map_err(|error| error.to_string())?;
         let code = response.status();
         let collected = Limited::new(response.into_body(), DOCUMENT_MAX).collect().await;

@@ -155,7 +155,7 @@ impl Relay {
 
 /// A task that follows a resource.
 struct FollowTask {
-    description: String,
+    description: Value,
     stop: CancellationToken,
     held: watch::Receiver<bool>,
 }

@@ -27,6 +27,7 @@ use headwater_store::{
     key,
 };
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::connection::Connection;
@@ -86,6 +87,8 @@ pub(crate) struct Followed {
     /// The newest revision that a reader waits for.
     wanted: AtomicU64,
     is_catching_up: AtomicBool,
+    /// The task that proves progress.
+    proofs: Mutex<JoinSet<()>>,
     /// Whether a watch of the upstream is being read.
     pub(crate) is_following: AtomicBool,
     pub(crate) journal: Option<Mutex<Journal>>,
@@ -178,6 +181,7 @@ impl FollowedStore {
             heads: SharedCall::new(),
             wanted: AtomicU64::new(0),
             is_catching_up: AtomicBool::new(false),
+            proofs: Mutex::default(),
             is_following: AtomicBool::new(false),
             journal,
             is_rotating: AtomicBool::new(false),
@@ -519,12 +523,10 @@ impl Store for FollowedStore {
         if newest > followed.tip() && followed.is_following.load(Ordering::Acquire) {
             followed.wanted.fetch_max(newest.0, Ordering::AcqRel);
             if !followed.is_catching_up.swap(true, Ordering::AcqRel) {
+                let mut proofs = followed.proofs.lock().unwrap_or_else(PoisonError::into_inner);
+                while proofs.try_join_next().is_some() {}
                 let followed = Arc::clone(followed);
-                #[expect(
-                    clippy::disallowed_methods,
-                    reason = "it ends by itself, when the relay has caught up or follows no more"
-                )]
-                tokio::spawn(async move {
+                proofs.spawn(async move {
                     loop {
                         followed.catch_up().await;
                         followed.is_catching_up.store(false, Ordering::Release);

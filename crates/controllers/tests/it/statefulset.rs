@@ -162,7 +162,7 @@ async fn a_rollout_completes_although_the_controller_is_killed() {
 
 #[tokio::test]
 async fn claims_are_deleted_as_the_retention_policy_says() {
-    let world = World::with("statefulset,garbage").await;
+    let world = World::with("statefulset,garbage,persistentvolumeclaim-protection").await;
     let policy = json!({"whenDeleted": "Delete", "whenScaled": "Delete"});
     world
         .create::<StatefulSet>(db(2, json!({"persistentVolumeClaimRetentionPolicy": policy})))

@@ -158,7 +158,8 @@ async fn readers_of_the_river_are_bounded_and_need_permission() {
     open.pop();
     api.get("/debug/headwater/river").await.is(200, "revision");
     let refused = api.as_user("bob", &[]).send("GET /debug/headwater/river", "").await;
-    refused.fails(403, "Forbidden", "/debug/headwater/river");
+    let why = r#"forbidden: User "bob" cannot get path "/debug/headwater/river""#;
+    refused.fails(403, "Forbidden", why);
 }
 
 /// The next line of a stream, which is one frame.

@@ -206,13 +206,16 @@ export function object(id, key) {
     if (old) { if (past.denied) { past.end(); past = null; reach++; earlier(); } else remember(old); }
     if (ch) {
       const missing = !o && (feed.ready || feed.denied);
+      const appears = o && el.classList.contains('empty');
       state.hidden = !!o; el.classList.toggle('empty', !o);
       if (missing) { const d = feed.denied; fill(state, h('div', { class: 'big' }, d ? d.code : '404'), h('h2', {}, d ? `You may not read ${k.plural}` : 'Not there'), h('p', {}, d ? d.message : `The server has no ${k.kind} called “${key}”. If one is created, it shows up here.`), h('a', { class: 'btn', href: back }, 'All ' + k.plural)); }
       if (o) { show(); side(); }
+      // What is hidden cannot have the focus.
+      if (appears && document.activeElement === document.body) tl.focus({ preventScroll: true });
     } else if (m.second) side();
   }));
   return {
-    el, title: name, back, theme() { show(); }, ready() { el.classList.add('empty'); tl.focus({ preventScroll: true }); },
+    el, title: name, back, theme() { show(); }, ready() { el.classList.add('empty'); },
     key(e) {
       if (e.key === 'ArrowLeft' || e.key === 'ArrowRight') { step(e.key === 'ArrowLeft' ? -1 : 1, e.shiftKey); e.preventDefault(); }
       if (e.key === 'Home') { at = 0; step(0); } if (e.key === 'End') liveBtn.click();

@@ -130,7 +130,7 @@ impl Trip {
 }
 
 /// The object after the server has finished writing to it: it establishes definitions, counts
-/// quotas and looks up the priority level of a FlowSchema.
+/// quotas, looks up the priority level of a FlowSchema and looks for extension servers.
 async fn settled<K: Typed>(api: &Api<K>, name: &str) -> Result<K, String> {
     loop {
         let read = api.get(name).await.map_err(said)?;
@@ -141,6 +141,7 @@ async fn settled<K: Typed>(api: &Api<K>, name: &str) -> Result<K, String> {
         };
         let is_settled = match &*K::kind(&()) {
             "CustomResourceDefinition" => has("Established"),
+            "APIService" => has("Available"),
             "FlowSchema" => has("Dangling"),
             "ResourceQuota" => value["status"]["used"].is_object(),
             _ => true,
@@ -155,7 +156,9 @@ async fn settled<K: Typed>(api: &Api<K>, name: &str) -> Result<K, String> {
 /// The object without the fields that the server changes.
 fn still<K: Typed>(object: &K) -> Value {
     let mut value = serde_json::to_value(object).unwrap();
-    if matches!(&*K::kind(&()), "CustomResourceDefinition" | "FlowSchema" | "ResourceQuota") {
+    const COMPLETED: [&str; 4] =
+        ["APIService", "CustomResourceDefinition", "FlowSchema", "ResourceQuota"];
+    if COMPLETED.contains(&&*K::kind(&())) {
         value["status"].take();
         value["metadata"]["resourceVersion"].take();
     }

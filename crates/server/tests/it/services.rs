@@ -47,7 +47,7 @@ async fn a_cluster_ip_is_allocated_while_its_service_exists() {
     let address = api.get(&format!("{ADDRESSES}/10.96.1.2")).await.json();
     assert_eq!(
         address["spec"]["parentRef"],
-        json!({"group": "", "resource": "services", "namespace": "ns", "name": "a"})
+        json!({"resource": "services", "namespace": "ns", "name": "a"})
     );
     assert_eq!(address["metadata"]["creationTimestamp"], NOW);
     let labels = &address["metadata"]["labels"];

@@ -170,7 +170,7 @@ static PLAN: LazyLock<Plan> = LazyLock::new(|| Plan::read(include_str!("validate
 struct Plan {
     /// Lines by index of type.
     lines: Vec<Vec<Line>>,
-    /// Immutable paths by index of type, some with what an update is told.
+    /// Immutable paths by index of type, some with the message for an update.
     immutable: Vec<Vec<(Steps, Option<&'static str>)>>,
     /// Members that are not checked, always or in updates, by index of type.
     unchecked: Vec<Vec<(&'static str, bool)>>,

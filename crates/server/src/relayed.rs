@@ -1,7 +1,7 @@
 //! What a relay holds of its upstream: a cache for each resource, and which requests it can answer.
 //!
 //! River: route → **relayed** → the pipeline of every server, or the upstream.
-//! Promise: a request is answered here only if the relay holds all that it asks for; everything else
+//! Promise: the relay answers a request only if it holds everything that the request reads; everything else
 //! is passed on.
 
 use std::collections::HashMap;

@@ -26,7 +26,7 @@ fn event(kind: &str, object: &Value) -> String {
     format!("{}\n", json!({ "type": kind, "object": object }))
 }
 
-/// The state of a server that says what it is told to.
+/// The state of a server whose answers the test scripts.
 #[derive(Default)]
 struct Script {
     /// The objects and the revision of lists.

@@ -33,7 +33,7 @@ const LINES_MAX: usize = 100_000;
 /// How often a followed log is looked at.
 const FOLLOW_EVERY: Duration = Duration::from_millis(500);
 
-/// Whether a subresource is answered by a container runtime.
+/// Whether a container runtime serves a subresource.
 pub(crate) fn is_stream(resource: &ResourcePath) -> bool {
     resource.kind.plural == "pods"
         && resource.kind.group.is_empty()

@@ -103,7 +103,7 @@ pub(super) fn compile(expression: &str) -> Result<Program, String> {
 }
 
 impl AuthorizationWebhook {
-    /// The upstream of a relay: nobody is allowed what it does not allow.
+    /// The upstream of a relay, which decides about every request.
     pub(super) fn upstream(upstream: Arc<dyn Upstream>, keep: Duration) -> AuthorizationWebhook {
         AuthorizationWebhook {
             name: "upstream".to_owned(),

@@ -1,13 +1,14 @@
 //! Reads a kubeconfig: the address of the server and the credentials of the user.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use headwater_client::factory::client_of;
 use kube::Config;
 use kube::client::ConfigExt;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use secrecy::ExposeSecret;
@@ -27,8 +28,8 @@ pub struct Endpoint {
 impl Endpoint {
     /// The server and user of a kubeconfig's current context.
     pub async fn read(path: &Path) -> Result<Endpoint> {
-        let found = async { Endpoint::of(&config(path).await?) }.await;
-        found.with_context(|| format!("cannot use kubeconfig {}", path.display()))
+        let config = config(path).await?;
+        Endpoint::of(&config).with_context(|| format!("cannot use kubeconfig {}", path.display()))
     }
 
     fn of(config: &Config) -> Result<Endpoint> {
@@ -55,18 +56,31 @@ pub async fn kube_client(path: &Path) -> Result<kube::Client> {
     Ok(client_of(config(path).await?)?)
 }
 
-async fn config(path: &Path) -> Result<Config> {
-    let size = std::fs::metadata(path).map(|file| file.len()).with_context(|| {
-        let path = path.display();
-        format!(
-            "cannot read kubeconfig {path}; pass --kubeconfig FILE, or start a server with \"headwater serve\""
-        )
-    })?;
-    if size > SIZE_MAX {
-        bail!("{} is larger than 4 MiB and cannot be a kubeconfig", path.display());
+/// The server and user of a kubeconfig's current context, with the defaults of kube.
+pub async fn config(path: &Path) -> Result<Config> {
+    let file = read(path, "pass --kubeconfig FILE, or start a server with \"headwater serve\"")?;
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+    config.with_context(|| format!("cannot use kubeconfig {}", path.display()))
+}
+
+/// A kubeconfig; the paths in it are relative to its directory. The advice is for somebody who has no such file.
+pub fn read(path: &Path, advice: &str) -> Result<Kubeconfig> {
+    let name = path.display();
+    match std::fs::metadata(path) {
+        Ok(file) if file.len() > SIZE_MAX => {
+            bail!("{name} is larger than 4 MiB and cannot be a kubeconfig")
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            bail!("cannot read kubeconfig {name}: there is no such file; {advice}")
+        }
+        Err(error) => bail!("cannot read kubeconfig {name}: {error}"),
     }
-    let file = Kubeconfig::read_from(path)?;
-    Ok(Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
+    Kubeconfig::read_from(path).map_err(|error| match error {
+        // The text of the error repeats the path.
+        KubeconfigError::ReadConfig(error, _) => anyhow!("cannot read kubeconfig {name}: {error}"),
+        error => anyhow!("{name} is not a kubeconfig: {error}"),
+    })
 }
 
 fn server_name(config: &Config, host: &str) -> Result<ServerName<'static>> {
@@ -122,6 +136,16 @@ mod tests {
         assert!(why("- 1").await.contains("failed to parse kubeconfig"));
         let large = format!("# {}", "x".repeat(SIZE_MAX as usize));
         assert!(why(&large).await.contains("larger than 4 MiB"));
+    }
+
+    #[tokio::test]
+    async fn a_missing_file_is_named_once_with_what_to_do() {
+        let error = Endpoint::read(Path::new("/nonexistent")).await.err().unwrap();
+        assert_eq!(
+            format!("{error:#}"),
+            "cannot read kubeconfig /nonexistent: there is no such file; pass --kubeconfig FILE, or start a \
+             server with \"headwater serve\""
+        );
     }
 
     #[tokio::test]

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::Read;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use headwater_bench::kubeconfig;
 use headwater_client::Factory;
 use headwater_client::factory::{self, InformerDefaults};
 use headwater_client::leader::{Lease, Timing};
@@ -83,7 +83,7 @@ pub(crate) async fn controllers(flags: ControllersFlags) -> Result<()> {
     let selected = controllers.clone().unwrap_or_else(ControllerSelection::all);
     let nodes = nodes::Options { count: *nodes, rules: stages(&flags.controller_flags)? };
     let identity = flags.identity.clone().unwrap_or_else(process_name);
-    let cluster = open(&flags.remote.kubeconfig).await?.with_nodes(nodes);
+    let cluster = connect(kubeconfig::config(&flags.remote.kubeconfig).await?)?.with_nodes(nodes);
     let mut cluster = cluster.with_node_grace(flags.controller_flags.node_grace);
     if let Some(signer) = Signer::from_files(&flags)? {
         cluster = cluster.with_signer(signer);
@@ -122,22 +122,13 @@ pub(crate) fn stages(flags: &ControllerFlags) -> Result<Rules> {
     text.parse().with_context(|| format!("invalid --stages file {}", path.display()))
 }
 
-/// Connects to the cluster of a kubeconfig.
-async fn open(path: &Path) -> Result<Cluster> {
-    let kubeconfig = Kubeconfig::read_from(path).with_context(|| {
-        format!("cannot read kubeconfig {}; pass --kubeconfig FILE", path.display())
-    })?;
-    connect(kubeconfig).await
-}
-
 async fn config(kubeconfig: Kubeconfig) -> Result<Config> {
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
     config.context("cannot use the kubeconfig")
 }
 
-async fn connect(kubeconfig: Kubeconfig) -> Result<Cluster> {
-    let config = config(kubeconfig).await?;
+fn connect(config: Config) -> Result<Cluster> {
     let defaults = InformerDefaults { component: LEASE.to_owned(), ..InformerDefaults::default() };
     let certificate = root_ca(&config);
     let cluster = Cluster::new(Factory::with_defaults(factory::client_of(config)?, defaults));
@@ -196,7 +187,7 @@ impl LocalControllers {
         let (selected, nodes) = (self.selected.clone(), self.nodes.clone());
         let grace = self.node_grace;
         Ok(async move {
-            let cluster = connect(shared).await?.with_nodes(nodes).with_node_grace(grace);
+            let cluster = connect(config(shared).await?)?.with_nodes(nodes).with_node_grace(grace);
             let cluster = cluster.with_signer(signer);
             let mut options = Options::new(selected);
             for (user, kubeconfig) in kubeconfigs {

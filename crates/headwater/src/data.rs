@@ -58,6 +58,7 @@ async fn take(body: Incoming, temporary: &Path, file: &Path) -> Result<Manifest>
 /// Creates a data directory from a backup.
 pub(crate) fn restore(flags: &RestoreFlags) -> Result<()> {
     let (file, data) = (flags.file.display(), flags.data_dir.display());
+    fs::metadata(&flags.file).with_context(|| format!("cannot read {file}"))?;
     embedded::restore(&flags.file, &flags.data_dir)
         .with_context(|| format!("cannot restore {file}"))?;
     print::note(&format!("restored {file}; to serve it: headwater serve --data-dir {data}"));
@@ -67,7 +68,8 @@ pub(crate) fn restore(flags: &RestoreFlags) -> Result<()> {
 /// Checks a backup, or the data directory of a stopped server.
 pub(crate) fn verify(flags: &VerifyFlags) -> Result<()> {
     let path = &flags.path;
-    let found = if path.is_dir() {
+    let kind = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let found = if kind.is_dir() {
         let found = embedded::verify_dir(path);
         found.map(|found| format!("{} objects at revision {}", found.objects, found.revision))
     } else {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use headwater_api::{Clock, SystemClock};
 use headwater_bench::connect::{Connection, successful};
-use headwater_bench::kubeconfig::Endpoint;
+use headwater_bench::kubeconfig::{self as kubeconfig_file, Endpoint};
 use headwater_server::certificates::CertificateAuthority;
 use headwater_server::pki::kubeconfig::{self, UserCredential};
 use headwater_server::pki::private_file::OthersMayRead;
@@ -16,8 +16,6 @@ use headwater_server::pki::{self, Secret};
 use http::Request;
 use http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt, Full, Limited};
-use kube::Config;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::controllers::root_ca;
 use crate::flags::KubeconfigFlags;
@@ -56,8 +54,7 @@ fn of_user(flags: &KubeconfigFlags, user: &str) -> Result<String> {
 
 /// The address of the server in a kubeconfig.
 fn server_of(path: &Path) -> Result<String> {
-    let read = Kubeconfig::read_from(path)
-        .with_context(|| format!("cannot read {}; pass --server URL", path.display()))?;
+    let read = kubeconfig_file::read(path, "pass --server URL")?;
     let server = read.clusters.into_iter().find_map(|cluster| cluster.cluster?.server);
     server.with_context(|| format!("{} names no server; pass --server URL", path.display()))
 }
@@ -69,10 +66,7 @@ async fn of_service_account(flags: &KubeconfigFlags, account: &str) -> Result<St
         .filter(|(namespace, name)| is_segment(namespace) && is_segment(name))
         .with_context(|| format!("{account:?} is not NAMESPACE/NAME"))?;
     let path = &flags.remote.kubeconfig;
-    let read = Kubeconfig::read_from(path).with_context(|| {
-        format!("cannot read kubeconfig {}; pass --kubeconfig FILE", path.display())
-    })?;
-    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
+    let config = kubeconfig_file::config(path).await?;
     let asked =
         headwater_json::json!({ "spec": { "expirationSeconds": flags.duration.as_secs() } });
     let request =

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use headwater_api::{Clock, SystemClock};
+use headwater_bench::kubeconfig;
 use headwater_relay::{HeldResources, Options, Relay};
 use headwater_server::authenticator::Authenticator;
 use headwater_server::listen::{self, Listener};
@@ -20,7 +21,7 @@ use headwater_server::tls::Acceptor;
 use headwater_server::token_file::TokenFile;
 use headwater_server::{Limits, Settings};
 use kube::Config;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::KubeConfigOptions;
 
 use crate::flags::RelayFlags;
 use crate::signals::Signals;
@@ -110,8 +111,7 @@ pub(crate) async fn relay(flags: RelayFlags) -> Result<()> {
 
 async fn upstream(path: &Path) -> Result<Config> {
     let name = path.display();
-    let read =
-        Kubeconfig::read_from(path).with_context(|| format!("cannot read --upstream {name}"))?;
+    let read = kubeconfig::read(path, "--upstream is the kubeconfig of another API server")?;
     let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
     config.with_context(|| format!("cannot use --upstream {name}"))
 }

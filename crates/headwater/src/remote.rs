@@ -95,13 +95,8 @@ impl RemoteCluster {
     /// The cluster of the current context of a kubeconfig. Sends nothing.
     pub(crate) async fn open(flags: &RemoteFlags) -> Result<RemoteCluster> {
         let path = &flags.kubeconfig;
-        let opened = async {
-            let endpoint = kubeconfig::Endpoint::read(path).await?;
-            Ok::<_, anyhow::Error>((endpoint.authority, kubeconfig::kube_client(path).await?))
-        };
-        let opened = opened.await;
-        let (address, client) =
-            opened.with_context(|| format!("cannot use kubeconfig {}", path.display()))?;
+        let address = kubeconfig::Endpoint::read(path).await?.authority;
+        let client = kubeconfig::kube_client(path).await?;
         let namespace = client.default_namespace().into();
         Ok(RemoteCluster { client, namespace, address: address.into() })
     }

@@ -7,13 +7,12 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use headwater_bench::kubeconfig;
 use headwater_client::factory::client_of;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, USER_AGENT};
 use http::{Request, Response};
-use kube::Config;
 use kube::client::Body;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
@@ -70,9 +69,7 @@ impl Upstream {
         if let Some(read) = client.as_ref().filter(|read| read.modified == modified) {
             return Ok(read.clone());
         }
-        let opened = open(&self.kubeconfig, modified).await.with_context(|| {
-            format!("cannot use kubeconfig {}; pass --kubeconfig FILE", self.kubeconfig.display())
-        });
+        let opened = open(&self.kubeconfig, modified).await;
         match (opened, client.as_ref()) {
             (Ok(read), _) => Ok(client.insert(read).clone()),
             // It may be half written: the next request reads it again.
@@ -86,8 +83,7 @@ impl Upstream {
 }
 
 async fn open(path: &Path, modified: Option<SystemTime>) -> Result<ReadClient> {
-    let file = Kubeconfig::read_from(path)?;
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    let config = kubeconfig::config(path).await?;
     let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
     Ok(ReadClient { client: client_of(config)?, modified, server })
 }

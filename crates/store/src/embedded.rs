@@ -27,6 +27,7 @@ mod salvage;
 mod start;
 mod cleaner;
 mod scrub;
+mod upkeep;
 mod watch;
 mod past;
 mod writer;
@@ -35,7 +36,6 @@ mod backup;
 mod restore;
 mod verify;
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -55,10 +55,13 @@ use crate::store::{
     VALUE_MAX, Write,
 };
 use crate::versions::{KeyHistory, RevisionAt, VersionRange};
+use cleaner::Cleaner;
 use disk::{Directory, Disk};
-use mailbox::Mailbox;
+use log::Log;
+use mailbox::{Mailbox, Task};
 use published::Published;
 use segment::{RowReader, Segment};
+use space::Room;
 use watch::Cursor;
 use writer::Writer;
 
@@ -126,16 +129,9 @@ impl fmt::Debug for Options {
 #[derive(Debug)]
 pub struct Embedded {
     shared: Arc<Shared>,
-    threads: Mutex<Option<Threads>>,
+    /// The writer, and the upkeep, which ends after it.
+    threads: Mutex<Vec<JoinHandle<()>>>,
     lost: Vec<String>,
-}
-
-#[derive(Debug)]
-struct Threads {
-    writer: JoinHandle<()>,
-    scrub: JoinHandle<()>,
-    /// The scrub stops when this is dropped.
-    stop_scrub: mpsc::Sender<()>,
 }
 
 impl Embedded {
@@ -155,17 +151,25 @@ impl Embedded {
             identity,
             newest: tokio::sync::watch::Sender::new(published.newest),
             published: RwLock::new(published),
+            log: Mutex::new(log),
+            cleaner: Mutex::default(),
             mailbox: Mailbox::new(),
             closed: tokio::sync::watch::Sender::new(false),
             report: Mutex::default(),
         });
-        let writer = Writer::new(shared.clone(), log, expiries, ages);
-        let writer = thread("store-writer", move || writer.run())?;
-        let (stop_scrub, stopped) = mpsc::channel();
-        let scrubbed = shared.clone();
-        let scrub = thread("store-scrub", move || scrub::run(&scrubbed, &stopped))?;
-        let threads = Mutex::new(Some(Threads { writer, scrub, stop_scrub }));
-        Ok(Embedded { shared, threads, lost })
+        let (upkeep, asked) = mpsc::channel();
+        let writer = Writer::new(shared.clone(), upkeep, expiries, ages);
+        let store = Embedded { shared, threads: Mutex::default(), lost };
+        store.spawn("store-writer", move || writer.run())?;
+        let shared = store.shared.clone();
+        store.spawn("store-upkeep", move || upkeep::run(&shared, &asked))?;
+        Ok(store)
+    }
+
+    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(work);
+        lock(&self.threads).push(thread.map_err(|e| Error::Unavailable(e.to_string()))?);
+        Ok(())
     }
 
     /// What a salvage could not read at this start, with the positions.
@@ -194,20 +198,15 @@ impl Embedded {
     /// engine does the same.
     pub fn close(&self) {
         self.shared.mailbox.close();
-        let Some(Threads { writer, scrub, stop_scrub }) = lock(&self.threads).take() else {
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        if threads.is_empty() {
             return;
-        };
-        drop(stop_scrub);
+        }
         // They catch their panics; if one panicked all the same, there is nothing left to do.
-        let _ = writer.join();
-        let _ = scrub.join();
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+        self.shared.log().close(self.shared.published().newest);
         self.shared.closed.send_replace(true);
     }
-}
-
-fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
-    let thread = std::thread::Builder::new().name(name.into()).spawn(work);
-    thread.map_err(|error| Error::Unavailable(error.to_string()))
 }
 
 impl Drop for Embedded {
@@ -248,7 +247,7 @@ impl Store for Embedded {
 
     async fn commit(&self, write: Write) -> Result<Committed, Error> {
         write.check(self.shared.options.value_max)?;
-        self.shared.mailbox.commit(write).await
+        self.shared.mailbox.request(Task::Write(write)).await
     }
 
     async fn watch(&self, prefix: &str, after: Revision) -> Result<ChangeStream, Error> {
@@ -258,7 +257,7 @@ impl Store for Embedded {
     }
 
     async fn compact(&self, at: Revision) -> Result<(), Error> {
-        self.shared.mailbox.compact(at).await
+        self.shared.mailbox.request(Task::Compact(at)).await.map(drop)
     }
 
     async fn versions(&self, range: VersionRange) -> Result<KeyHistory, Error> {
@@ -276,7 +275,7 @@ impl Store for Embedded {
         };
         let disk_bytes = self.shared.disk_bytes();
         let report = self.shared.report();
-        let trouble = report.trouble.clone().or_else(|| report.full.clone());
+        let trouble = report.trouble.clone().or_else(|| report.room.refusal());
         let (damage, scrubbed) = (report.damage.clone(), report.scrubbed);
         let key_services = None;
         StoreCondition { revision, compacted, disk_bytes, trouble, damage, scrubbed, key_services }
@@ -290,6 +289,9 @@ struct Shared {
     options: Options,
     identity: Identity,
     published: RwLock<Published>,
+    /// Locked from before a frame is written until it is published.
+    log: Mutex<Log>,
+    cleaner: Mutex<Cleaner>,
     newest: tokio::sync::watch::Sender<Revision>,
     mailbox: Mailbox,
     closed: tokio::sync::watch::Sender<bool>,
@@ -303,13 +305,10 @@ struct Report {
     transactions: u64,
     /// Why the last write failed, if so.
     trouble: Option<String>,
-    /// Why only deletes are accepted, if so.
-    full: Option<String>,
+    room: Room,
     /// The first damage that was found while serving.
     damage: Option<String>,
     scrubbed: Scrubbed,
-    /// Segments that the cleaner cannot read.
-    damaged_segments: BTreeSet<u64>,
 }
 
 impl Shared {
@@ -341,9 +340,7 @@ impl Shared {
     fn range(&self, range: &Range) -> Result<RangePage, Error> {
         let (rows, more, at, reader) = {
             let published = self.published();
-            let at = range.at.unwrap_or(published.newest);
-            published.check_kept(at)?;
-            published.check_reached(at)?;
+            let at = published.state_at(range.at)?;
             let (rows, more) = published.index.range(range, at);
             (rows, more, at, self.reader(&published)?)
         };
@@ -372,17 +369,19 @@ impl Shared {
         lock::write(&self.published)
     }
 
+    fn log(&self) -> MutexGuard<'_, Log> {
+        lock(&self.log)
+    }
+
     fn report(&self) -> MutexGuard<'_, Report> {
         lock(&self.report)
     }
 
     /// Records damage that was found while serving.
     fn report_damage(&self, error: &Error) {
-        let Error::Damaged { place, .. } = error else { return };
-        let mut report = self.report();
-        let segment = place.split(',').next().and_then(Segment::number_of);
-        report.damaged_segments.extend(segment);
-        report.damage.get_or_insert_with(|| error.to_string());
+        if matches!(error, Error::Damaged { .. }) {
+            self.report().damage.get_or_insert_with(|| error.to_string());
+        }
     }
 
     fn disk_bytes(&self) -> u64 {

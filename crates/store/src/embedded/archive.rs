@@ -23,6 +23,9 @@ use uuid::Uuid;
 
 use super::format::Identity;
 use super::log::Edges;
+use super::row::Row;
+use crate::change::ChangeKind;
+use crate::key::collection_of;
 use crate::store::Error;
 
 const MAGIC: &[u8; 16] = b"headwater backup";
@@ -74,41 +77,33 @@ pub struct Count {
     pub bytes: u64,
 }
 
-/// One object in a backup.
+/// Appends an object, given as its row:
 ///
 /// ```text
 /// 8 revision, 8 time, 8 expires, 2 key length, 4 value length, key, value
 /// ```
-pub(super) struct Object<'a> {
-    pub(super) key: &'a str,
-    pub(super) revision: Revision,
-    pub(super) time: i64,
-    pub(super) expires: i64,
-    pub(super) value: &'a [u8],
+fn encode(row: &Row<'_>, out: &mut Vec<u8>) {
+    let key_len = u16::try_from(row.key.len()).expect("keys are at most KEY_MAX bytes");
+    let value_len = u32::try_from(row.value.len()).expect("values are far below 4 GiB");
+    out.extend_from_slice(&row.revision.0.to_le_bytes());
+    out.extend_from_slice(&row.time.to_le_bytes());
+    out.extend_from_slice(&row.expires.to_le_bytes());
+    out.extend_from_slice(&key_len.to_le_bytes());
+    out.extend_from_slice(&value_len.to_le_bytes());
+    out.extend_from_slice(row.key.as_bytes());
+    out.extend_from_slice(row.value);
 }
 
-impl<'a> Object<'a> {
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.revision.0.to_le_bytes());
-        out.extend_from_slice(&self.time.to_le_bytes());
-        out.extend_from_slice(&self.expires.to_le_bytes());
-        let key_len = u16::try_from(self.key.len()).expect("keys are at most KEY_MAX bytes");
-        out.extend_from_slice(&key_len.to_le_bytes());
-        let value_len = u32::try_from(self.value.len()).expect("values are far below 4 GiB");
-        out.extend_from_slice(&value_len.to_le_bytes());
-        out.extend_from_slice(self.key.as_bytes());
-        out.extend_from_slice(self.value);
-    }
-
-    fn decode(rest: &mut &'a [u8]) -> Option<Object<'a>> {
-        let revision = Revision(rest.try_get_u64_le().ok()?);
-        let (time, expires) = (rest.try_get_i64_le().ok()?, rest.try_get_i64_le().ok()?);
-        let key_len = usize::from(rest.try_get_u16_le().ok()?);
-        let value_len = usize::try_from(rest.try_get_u32_le().ok()?).ok()?;
-        let key = std::str::from_utf8(rest.split_off(..key_len)?).ok()?;
-        let value = rest.split_off(..value_len)?;
-        Some(Object { key, revision, time, expires, value })
-    }
+/// The row of an object, as a restored store writes it.
+fn decode<'a>(rest: &mut &'a [u8]) -> Option<Row<'a>> {
+    let revision = Revision(rest.try_get_u64_le().ok()?);
+    let (time, expires) = (rest.try_get_i64_le().ok()?, rest.try_get_i64_le().ok()?);
+    let key_len = usize::from(rest.try_get_u16_le().ok()?);
+    let value_len = usize::try_from(rest.try_get_u32_le().ok()?).ok()?;
+    let key = std::str::from_utf8(rest.split_off(..key_len)?).ok()?;
+    let value = rest.split_off(..value_len)?;
+    let (kind, prev) = (ChangeKind::Created, Revision::ZERO);
+    Some(Row { kind, revision, prev, time, expires, key, value })
 }
 
 impl Manifest {
@@ -131,7 +126,7 @@ impl Manifest {
         let bytes = bytes as u64;
         self.objects += 1;
         self.bytes += bytes;
-        let name = type_of(key);
+        let name = collection_of(key);
         if !self.types.contains_key(name) {
             self.types.insert(name.to_owned(), Count::default());
         }
@@ -140,18 +135,6 @@ impl Manifest {
             count.bytes += bytes;
         }
     }
-
-    /// Whether the first frame, which has no sums yet, is of the same store and revision.
-    fn same_store(&self, head: &Manifest) -> bool {
-        (head.format, head.cluster, head.incarnation, head.revision, head.compacted)
-            == (self.format, self.cluster, self.incarnation, self.revision, self.compacted)
-    }
-}
-
-/// The part of a key that names its type: `/registry/<group>/<resource>/`.
-fn type_of(key: &str) -> &str {
-    let end = key.match_indices('/').nth(3).map_or(key.len(), |(at, _)| at + 1);
-    &key[..end]
 }
 
 /// Passes on the bytes of a backup.
@@ -179,21 +162,15 @@ impl<'a> BackupWriter<'a> {
         Ok(frames)
     }
 
-    pub(super) fn add(&mut self, object: &Object<'_>) -> Result<(), Error> {
-        self.manifest.count(object.key, object.value.len());
-        object.encode(&mut self.frame);
+    pub(super) fn add(&mut self, row: &Row<'_>) -> Result<(), Error> {
+        self.manifest.count(row.key, row.value.len());
+        encode(row, &mut self.frame);
         if self.frame.len() >= FRAME_BYTES { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Result<(), Error> {
-        if self.frame.is_empty() {
-            return Ok(());
-        }
-        let mut frame = std::mem::take(&mut self.frame);
-        self.write(OBJECTS, &frame)?;
-        frame.clear();
-        self.frame = frame;
-        Ok(())
+        let objects = std::mem::replace(&mut self.frame, Vec::with_capacity(FRAME_BYTES));
+        if objects.is_empty() { Ok(()) } else { self.write(OBJECTS, &objects) }
     }
 
     fn write(&mut self, what: u8, payload: &[u8]) -> Result<(), Error> {
@@ -229,42 +206,50 @@ pub fn verify_backup(file: &Path) -> Result<Manifest, Error> {
 /// returns is the backup known to be complete.
 pub(super) fn read_backup(
     file: &Path,
-    mut each: impl FnMut(Object<'_>) -> Result<(), Error>,
+    mut each: impl FnMut(&Row<'_>) -> Result<(), Error>,
 ) -> Result<Manifest, Error> {
-    let opened = File::open(file);
-    let opened = opened.map_err(|e| Error::Unavailable(format!("{}: {e}", file.display())))?;
+    let opened = File::open(file).map_err(|error| unreadable(file, &error))?;
     let mut reader = FrameReader { input: BufReader::new(opened), file, offset: 0, digest: 0 };
-    reader.magic()?;
-    let head = reader.frame()?;
-    let Some((&HEAD, text)) = head.split_first() else {
-        return Err(reader.damaged("the first frame is not the header"));
+    // A short file of something else is not a truncated backup.
+    let start = reader.input.fill_buf().unwrap_or_default();
+    if !MAGIC.starts_with(&start[..start.len().min(MAGIC.len())]) {
+        return Err(reader.damaged("the file is not a Headwater backup"));
+    }
+    reader.read(&mut [0; MAGIC.len()])?;
+    let head = match reader.frame()?.split_first() {
+        Some((&HEAD, text)) => reader.manifest(text)?,
+        _ => return Err(reader.damaged("the first frame is not the header")),
     };
-    let head = reader.manifest(text)?;
     let mut seen = Manifest { frames: 1, digest: reader.digest, ..head.clone() };
-    let mut last_key: Option<String> = None;
+    let mut last_key = String::new();
     loop {
         let frame = reader.frame()?;
         match frame.split_first() {
-            Some((&OBJECTS, rows)) => {
-                let mut rest = rows;
-                while !rest.is_empty() {
-                    let object = Object::decode(&mut rest)
-                        .ok_or_else(|| reader.damaged("an object is truncated"))?;
-                    reader.check_object(&object, &head, last_key.as_deref())?;
-                    seen.count(object.key, object.value.len());
-                    last_key = Some(object.key.to_owned());
-                    each(object)?;
+            Some((&OBJECTS, mut rows)) => {
+                while !rows.is_empty() {
+                    let row = decode(&mut rows);
+                    let row = row.ok_or_else(|| reader.damaged("an object is truncated"))?;
+                    if last_key.as_str() >= row.key {
+                        return Err(reader.damaged("the keys are not in order"));
+                    }
+                    if row.revision.0 > head.revision {
+                        return Err(reader.damaged("an object is newer than the backup"));
+                    }
+                    seen.count(row.key, row.value.len());
+                    row.key.clone_into(&mut last_key);
+                    each(&row)?;
                 }
                 seen.frames += 1;
                 seen.digest = reader.digest;
             }
             Some((&MANIFEST, text)) => {
                 let manifest = reader.manifest(text)?;
-                if manifest != seen || !manifest.same_store(&head) {
-                    return Err(reader.damaged("the manifest does not match the content"));
-                }
-                reader.end()?;
-                return Ok(manifest);
+                let end = reader.input.fill_buf().map_err(|error| unreadable(file, &error))?;
+                return match end {
+                    [] if manifest == seen => Ok(manifest),
+                    [] => Err(reader.damaged("the manifest does not match the content")),
+                    _ => Err(reader.damaged("there is data after the manifest")),
+                };
             }
             _ => return Err(reader.damaged("unknown frame type")),
         }
@@ -279,15 +264,6 @@ struct FrameReader<'a> {
 }
 
 impl FrameReader<'_> {
-    fn magic(&mut self) -> Result<(), Error> {
-        // A short file of something else is not a truncated backup.
-        let there = self.input.fill_buf().unwrap_or_default();
-        if !MAGIC.starts_with(&there[..there.len().min(MAGIC.len())]) {
-            return Err(self.damaged("the file is not a Headwater backup"));
-        }
-        self.read(&mut [0; MAGIC.len()])
-    }
-
     /// The next payload, with its checksum verified.
     fn frame(&mut self) -> Result<Vec<u8>, Error> {
         let (mut len, mut sum) = ([0; 4], [0; 4]);
@@ -308,51 +284,24 @@ impl FrameReader<'_> {
     }
 
     fn read(&mut self, out: &mut [u8]) -> Result<(), Error> {
-        match self.input.read_exact(out) {
-            Ok(()) => {
-                self.offset += out.len() as u64;
-                Ok(())
-            }
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(self.damaged("the file is truncated"))
-            }
-            Err(error) => Err(Error::Unavailable(format!("{}: {error}", self.file.display()))),
-        }
+        self.input.read_exact(out).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.damaged("the file is truncated"),
+            _ => unreadable(self.file, &error),
+        })?;
+        self.offset += out.len() as u64;
+        Ok(())
     }
 
     fn manifest(&self, text: &[u8]) -> Result<Manifest, Error> {
         let manifest: Manifest = serde_json::from_slice(text)
             .map_err(|error| self.damaged(&format!("the manifest cannot be parsed: {error}")))?;
-        if manifest.format != FORMAT {
-            let (file, format) = (self.file.display(), manifest.format);
-            let why =
-                format!("{file} has backup format {format}; this version reads format {FORMAT}");
-            return Err(Error::Unavailable(why));
+        let (file, format) = (self.file.display(), manifest.format);
+        if format != FORMAT {
+            return Err(Error::Unavailable(format!(
+                "{file} has backup format {format}; this version reads format {FORMAT}"
+            )));
         }
         Ok(manifest)
-    }
-
-    fn check_object(
-        &self,
-        object: &Object<'_>,
-        head: &Manifest,
-        last_key: Option<&str>,
-    ) -> Result<(), Error> {
-        if last_key.is_some_and(|last| last >= object.key) {
-            return Err(self.damaged("the keys are not in order"));
-        }
-        if object.revision.0 > head.revision {
-            return Err(self.damaged("an object is newer than the backup"));
-        }
-        Ok(())
-    }
-
-    fn end(&mut self) -> Result<(), Error> {
-        match self.input.read(&mut [0]) {
-            Ok(0) => Ok(()),
-            Ok(_) => Err(self.damaged("there is data after the manifest")),
-            Err(error) => Err(Error::Unavailable(format!("{}: {error}", self.file.display()))),
-        }
     }
 
     fn damaged(&self, why: &str) -> Error {
@@ -361,14 +310,6 @@ impl FrameReader<'_> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn types_are_told_from_keys() {
-        assert_eq!(type_of("/registry/core/pods/default/a"), "/registry/core/pods/");
-        assert_eq!(type_of("/registry/core/nodes/a"), "/registry/core/nodes/");
-        assert_eq!(type_of("/odd"), "/odd");
-    }
+fn unreadable(file: &Path, error: &io::Error) -> Error {
+    Error::Unavailable(format!("{}: {error}", file.display()))
 }

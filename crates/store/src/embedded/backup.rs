@@ -8,7 +8,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::archive::{BackupWriter, Object, SendPart};
+use super::archive::{BackupWriter, SendPart};
 use super::{Embedded, Shared};
 use crate::store::{Error, Range};
 
@@ -56,11 +56,7 @@ impl Shared {
         };
         let mut backup = BackupWriter::new(send, &self.identity, edges)?;
         for (key, at) in rows {
-            reader.row(at, |row| {
-                let (time, expires, value) = (row.time, row.expires, row.value);
-                let (key, revision) = (key.as_str(), at.revision);
-                backup.add(&Object { key, revision, time, expires, value })
-            })?;
+            reader.row(at, Some(key.as_str()), |row| backup.add(&row))?;
         }
         backup.finish()
     }

@@ -2,25 +2,25 @@
 //!
 //! River: index → **cleaner** → base segment, roster.
 //! Promise: copies the needed rows of some segments into a base segment, which is durable before a
-//! roster lists it instead of them; only then are their files reused. Reads continue meanwhile.
-//! Copies at most as many bytes as it frees, and segments that contain only needed rows never.
+//! roster lists it instead of them; only then are their files reused. Reads and writes continue
+//! meanwhile. Copies at most as many bytes as it frees, and segments that contain only needed rows
+//! never.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use super::Shared;
-use super::disk::Disk;
 use super::frame::{BLOCK, Draft, FrameHeader, HEADER};
 use super::free::remove;
+use super::group::Staged;
 use super::index::RowRef;
 use super::log::{Appended, Edges};
 use super::roster::{ENTRY_LEN, SegmentSummary};
-use super::row::Row;
 use super::scan::{DamagedPart, FrameScan};
 use super::segment::Segment;
 use crate::key::Key;
+use crate::lock::lock;
 use crate::store::Error;
 
 /// A segment is worth cleaning if at most one part in so many of it is needed.
@@ -35,137 +35,122 @@ const FRAME_BYTES: usize = 1 << 20;
 /// Index entries that are changed under one lock.
 const CHUNK: usize = 1_000;
 
-/// Decides which segments to clean; none if it is not worth it. Without `may_copy`, only those of
-/// which nothing is needed.
-pub(super) fn choose(
+/// Decides which segments to clean; none if it is not worth it. Those of which nothing is needed
+/// come first, alone: a full disk may have no space for a copy.
+fn choose(
     sealed: &[SegmentSummary],
     needed: impl Fn(u64) -> u64,
     segment_bytes: u64,
-    may_copy: bool,
 ) -> Vec<SegmentSummary> {
-    let segments: Vec<_> =
-        sealed.iter().map(|segment| (needed(segment.number), *segment)).collect();
+    let mut segments: Vec<_> = sealed.iter().map(|s| (needed(s.number), *s)).collect();
+    segments.sort_unstable_by_key(|(needed, segment)| (*needed, segment.number));
     let is_small = |segment: &SegmentSummary| segment.len * 2 < segment_bytes;
-    let is_sparse = |needed: u64, segment: &SegmentSummary| needed * SHARE <= segment.len;
-    let merge = segments.iter().filter(|(_, segment)| is_small(segment)).count() >= SMALL_MAX;
-    let free = |(needed, segment): &(u64, SegmentSummary)| {
-        !is_small(segment) && is_sparse(*needed, segment)
+    let merge = sealed.iter().filter(|segment| is_small(segment)).count() >= SMALL_MAX;
+    let worth = |(needed, segment): &(u64, SegmentSummary)| match is_small(segment) {
+        true => merge,
+        false => needed * SHARE <= segment.len,
     };
-    if may_copy && !merge && !segments.iter().any(free) {
-        return Vec::new();
-    }
-    let worth = |(needed, segment): &(u64, SegmentSummary)| {
-        let is_worth = is_sparse(*needed, segment) || (merge && is_small(segment));
-        is_worth && (may_copy || *needed == 0)
-    };
-    let mut worth: Vec<_> = segments.into_iter().filter(worth).collect();
-    worth.sort_unstable_by_key(|(needed, segment)| (*needed, segment.number));
-    let mut sum = 0;
-    let fits = |(needed, _): &(u64, SegmentSummary)| {
-        sum += needed;
-        sum <= segment_bytes
-    };
-    let chosen: Vec<_> = worth.into_iter().take(SMALL_MAX * 2).take_while(fits).collect();
-    let needed: u64 = chosen.iter().map(|(needed, _)| needed).sum();
-    let freed: u64 = chosen.iter().map(|(_, segment)| segment.len).sum();
-    match base_len(needed) + roster_len(sealed.len()) < freed {
-        true => chosen.into_iter().map(|(_, segment)| segment).collect(),
-        false => Vec::new(),
-    }
-}
-
-/// The length of a base segment with so many bytes of rows, at most.
-fn base_len(rows: u64) -> u64 {
-    let frames = rows.div_ceil(FRAME_BYTES as u64);
-    rows + frames * (HEADER + BLOCK) as u64
-}
-
-/// The length of the frame that lists so many segments.
-fn roster_len(segments: usize) -> u64 {
-    (HEADER + 4 + ENTRY_LEN * (segments + 2)).next_multiple_of(BLOCK) as u64
-}
-
-/// The cleaner's progress.
-#[derive(Debug, Default)]
-pub(super) enum Cleaner {
-    #[default]
-    Idle,
-    /// Needed rows are being copied.
-    Copying(JoinHandle<Result<Cleaned, Error>>),
-    /// A roster must list the base segment instead of the old ones.
-    Listing(Cleaned),
-    /// The keys of the old segments are being counted off.
-    Releasing(JoinHandle<Vec<Arc<Segment>>>),
-}
-
-impl Cleaner {
-    /// Ends the job at a stop. What it wrote is removed, unless a roster lists it.
-    pub(super) fn stop(self, disk: &dyn Disk) {
-        match self {
-            Cleaner::Copying(job) => {
-                if let Some(Ok(Cleaned { base: Some(base), .. })) = join(job) {
-                    remove(disk, &Segment::name(base.number));
-                }
-            }
-            Cleaner::Releasing(job) => {
-                let dropped = join(job).unwrap_or_default();
-                dropped.iter().for_each(|segment| remove(disk, &Segment::name(segment.number)));
-            }
-            Cleaner::Idle | Cleaner::Listing(_) => {}
+    segments.retain(worth);
+    let unneeded = segments.iter().take_while(|(needed, _)| *needed == 0).count();
+    segments.truncate(if unneeded > 0 { unneeded } else { SMALL_MAX * 2 });
+    let (mut sum, mut freed) = (0, 0);
+    let mut chosen = Vec::new();
+    for (needed, segment) in segments {
+        if sum + needed > segment_bytes {
+            break;
         }
+        (sum, freed) = (sum + needed, freed + segment.len);
+        chosen.push(segment);
     }
+    // What is written: the base segment and a frame with a roster.
+    let frames = sum.div_ceil(FRAME_BYTES as u64);
+    let base = sum + frames * (HEADER + BLOCK) as u64;
+    let roster = (HEADER + 4 + ENTRY_LEN * (sealed.len() + 2)).next_multiple_of(BLOCK) as u64;
+    if base + roster >= freed {
+        chosen.clear();
+    }
+    chosen
 }
 
-/// The result of a job; `None` if it panicked.
-pub(super) fn join<T>(job: JoinHandle<T>) -> Option<T> {
-    job.join().ok()
+/// The state of the cleaner. Whoever locks it cleans.
+#[derive(Debug, Default)]
+pub(super) struct Cleaner {
+    /// What the next roster replaces.
+    cleaned: Option<Cleaned>,
+    /// Segments that it cannot read.
+    damaged: BTreeSet<u64>,
 }
 
-/// The result of copying.
-#[derive(Debug)]
-pub(super) struct Cleaned {
-    pub(super) dropped: Vec<SegmentSummary>,
-    pub(super) base: Option<SegmentSummary>,
-    /// How many rows of each key the dropped segments contain.
+/// Segments of which all needed rows were copied.
+#[derive(Debug, Default)]
+struct Cleaned {
+    dropped: Vec<u64>,
+    /// How many rows of each key they contain.
     rows: HashMap<Key, u32>,
 }
 
-/// Starts to copy the needed rows of some segments.
-pub(super) fn copy(
-    shared: &Arc<Shared>,
-    dropped: Vec<SegmentSummary>,
-    base: u64,
-) -> io::Result<Cleaner> {
-    let job = shared.clone();
-    let copied = spawn(shared, move || {
-        let copied = Copy::new(&job, dropped, base).run();
-        if copied.is_err() && job.disk.exists(&Segment::name(base)).unwrap_or(false) {
-            remove(&*job.disk, &Segment::name(base));
+/// Cleans until no segment is worth it, or the store is closed.
+pub(super) fn clean(shared: &Shared) {
+    let mut cleaner = lock(&shared.cleaner);
+    while cleaner.step(shared) && !shared.mailbox.is_closed() {}
+}
+
+impl Cleaner {
+    /// Cleans some segments. Returns whether there may be more.
+    fn step(&mut self, shared: &Shared) -> bool {
+        if self.cleaned.is_none() {
+            let sealed = shared.log().sealed.clone();
+            let whole = sealed.into_values().filter(|s| !self.damaged.contains(&s.number));
+            let sealed: Vec<_> = whole.collect();
+            let needed = |number| shared.published().index.needed(number);
+            let chosen = choose(&sealed, needed, shared.options.segment_bytes);
+            if chosen.is_empty() || !self.copy(shared, &chosen) {
+                return false;
+            }
         }
-        copied
-    });
-    copied.map(Cleaner::Copying)
+        // Until a roster with the base segment is durable, the old segments stay.
+        if let Err(error) = shared.append(&mut Staged::new(shared.identity.seed(), 0)) {
+            shared.report_trouble(&error);
+            return false;
+        }
+        if let Some(cleaned) = self.cleaned.take() {
+            release(shared, cleaned);
+        }
+        true
+    }
+
+    /// Copies the needed rows of some segments, and returns whether it succeeded.
+    fn copy(&mut self, shared: &Shared, chosen: &[SegmentSummary]) -> bool {
+        let mut copy = Copy::new(shared);
+        let copied = chosen.iter().try_for_each(|segment| {
+            copy.segment(segment).inspect_err(|error| {
+                if matches!(error, Error::Damaged { .. }) {
+                    self.damaged.insert(segment.number);
+                }
+            })
+        });
+        let name = Segment::name(copy.summary.number);
+        match copied.and_then(|()| copy.finish()) {
+            Ok((rows, base)) => {
+                let dropped: Vec<u64> = chosen.iter().map(|segment| segment.number).collect();
+                shared.log().exchange(&dropped, base);
+                self.cleaned = Some(Cleaned { dropped, rows });
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, "cannot clean a segment");
+                shared.report_damage(&error);
+                if shared.disk.exists(&name).unwrap_or(false) {
+                    remove(&*shared.disk, &name);
+                }
+                false
+            }
+        }
+    }
 }
 
-/// Starts to forget segments that no roster lists any more.
-pub(super) fn release(shared: &Arc<Shared>, cleaned: Cleaned) -> io::Result<Cleaner> {
-    let job = shared.clone();
-    spawn(shared, move || release_now(&job, cleaned)).map(Cleaner::Releasing)
-}
-
-fn spawn<T: Send + 'static>(
-    shared: &Arc<Shared>,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<JoinHandle<T>> {
-    let shared = shared.clone();
-    std::thread::Builder::new().name("store-cleaner".into()).spawn(move || {
-        let done = work();
-        shared.mailbox.nudge();
-        done
-    })
-}
-
-fn release_now(shared: &Shared, cleaned: Cleaned) -> Vec<Arc<Segment>> {
+/// Forgets segments that no roster lists any more.
+fn release(shared: &Shared, cleaned: Cleaned) {
     let rows: Vec<(Key, u32)> = cleaned.rows.into_iter().collect();
     for chunk in rows.chunks(CHUNK) {
         let mut published = shared.published_mut();
@@ -173,144 +158,99 @@ fn release_now(shared: &Shared, cleaned: Cleaned) -> Vec<Arc<Segment>> {
             published.index.copies_dropped(key.as_str(), *count);
         }
     }
-    let mut published = shared.published_mut();
-    let segments = Arc::make_mut(&mut published.segments);
-    cleaned.dropped.iter().filter_map(|dropped| segments.remove(&dropped.number)).collect()
+    for number in cleaned.dropped {
+        let dropped = Arc::make_mut(&mut shared.published_mut().segments).remove(&number);
+        if let Some(segment) = dropped {
+            shared.log().free.give(&*shared.disk, segment, shared.options.segment_bytes);
+        }
+    }
 }
 
 /// Copies needed rows.
 struct Copy<'a> {
     shared: &'a Shared,
-    cleaned: Cleaned,
-    number: u64,
     base: Option<Arc<Segment>>,
     summary: SegmentSummary,
     draft: Draft,
-    /// The rows in the draft: their keys and old positions.
-    pending: Vec<(Key, RowRef)>,
+    /// The rows in the draft: their keys, old positions and offsets.
+    pending: Vec<(Key, RowRef, u32)>,
     copied: Vec<(Key, RowRef, RowRef)>,
+    rows: HashMap<Key, u32>,
 }
 
 impl<'a> Copy<'a> {
-    fn new(shared: &'a Shared, dropped: Vec<SegmentSummary>, number: u64) -> Copy<'a> {
+    fn new(shared: &'a Shared) -> Copy<'a> {
+        let number = shared.log().next_number();
+        let (pending, copied, rows) = (Vec::new(), Vec::new(), HashMap::new());
         let summary = SegmentSummary { number, is_base: true, ..SegmentSummary::default() };
-        Copy {
-            shared,
-            cleaned: Cleaned { dropped, base: None, rows: HashMap::new() },
-            number,
-            base: None,
-            summary,
-            draft: Draft::new(shared.identity.seed(), FRAME_BYTES),
-            pending: Vec::new(),
-            copied: Vec::new(),
-        }
+        let draft = Draft::new(shared.identity.seed(), FRAME_BYTES);
+        Copy { shared, base: None, summary, draft, pending, copied, rows }
     }
 
-    fn run(mut self) -> Result<Cleaned, Error> {
-        for segment in self.cleaned.dropped.clone() {
-            let bytes = self.read(&segment)?;
-            self.each_row(&segment, &bytes, |copy, _, row, _| {
-                *copy.cleaned.rows.entry(Key::new(row.key)).or_default() += 1;
-                Ok(())
-            })?;
-        }
-        for segment in self.cleaned.dropped.clone() {
-            let bytes = self.read(&segment)?;
-            self.each_row(&segment, &bytes, |copy, at, row, bytes| {
-                match copy.is_needed(&at, row.key) {
-                    true => copy.push(at, row, bytes),
-                    false => Ok(()),
-                }
-            })?;
-        }
-        self.write()?;
-        self.finish()
-    }
-
-    fn read(&self, dropped: &SegmentSummary) -> Result<Vec<u8>, Error> {
-        let name = Segment::name(dropped.number);
+    /// Copies the needed rows of a segment.
+    fn segment(&mut self, dropped: &SegmentSummary) -> Result<(), Error> {
         let segment = self.shared.published().segments.get(&dropped.number).cloned();
-        let segment = segment.ok_or_else(|| Error::Unavailable(format!("{name} is not open")))?;
+        let name = || Segment::name(dropped.number);
+        let segment = segment.ok_or_else(|| Error::Unavailable(format!("{} is lost", name())))?;
         let mut bytes = Vec::new();
         segment.read_all(dropped, &mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn each_row(
-        &mut self,
-        dropped: &SegmentSummary,
-        bytes: &[u8],
-        mut each: impl FnMut(&mut Self, RowRef, &Row<'_>, &[u8]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        for frame in FrameScan::new(self.shared.identity.seed(), dropped, bytes) {
+        for frame in FrameScan::new(self.shared.identity.seed(), dropped, &bytes) {
             let frame = frame.map_err(DamagedPart::error)?;
-            for (span, row) in &frame.rows {
-                let at = frame.offset + u64::from(span.offset);
-                let encoded = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
-                let encoded = encoded.and_then(|bytes| bytes.get(..row.len())).unwrap_or_default();
-                each(self, RowRef::new(row, dropped.number, at), row, encoded)?;
+            for (offset, row) in &frame.rows {
+                let key = Key::new(row.key);
+                let at = RowRef::new(row, dropped.number, frame.offset + u64::from(*offset));
+                if self.shared.published().index.row(at.revision) == Some(at) {
+                    let encoded = &frame.bytes[*offset as usize..][..row.len()];
+                    let offset = self.draft.push_encoded(encoded);
+                    self.pending.push((key.clone(), at, offset));
+                }
+                *self.rows.entry(key).or_default() += 1;
+                if self.draft.len() >= FRAME_BYTES {
+                    self.write().map_err(|error| self.failed(&error))?;
+                }
             }
         }
         Ok(())
     }
 
-    /// Whether a row must be kept. A deletion hides older rows only if some are in other segments.
-    fn is_needed(&self, at: &RowRef, key: &str) -> bool {
-        let published = self.shared.published();
-        let hides_older_rows = || {
-            let here = self.cleaned.rows.get(key).copied().unwrap_or_default();
-            published.index.entry(key).is_some_and(|entry| entry.copies > here)
-        };
-        published.index.row(at.revision) == Some(*at)
-            && (!at.is_delete || at.revision > published.compacted || hides_older_rows())
-    }
-
-    fn push(&mut self, at: RowRef, row: &Row<'_>, encoded: &[u8]) -> Result<(), Error> {
-        self.draft.push_encoded(encoded);
-        self.pending.push((Key::new(row.key), at));
-        if self.draft.len() >= FRAME_BYTES { self.write() } else { Ok(()) }
-    }
-
     /// Writes the draft as a frame.
-    fn write(&mut self) -> Result<(), Error> {
-        if self.pending.is_empty() {
-            return Ok(());
-        }
+    fn write(&mut self) -> io::Result<()> {
         let seed = self.shared.identity.seed();
         let mut draft = std::mem::replace(&mut self.draft, Draft::new(seed, FRAME_BYTES));
-        let name = Segment::name(self.number);
-        let failed = |error: io::Error| Error::Unavailable(format!("{name}: {error}"));
-        if self.base.is_none() {
-            let segment = Segment::open(&*self.shared.disk, self.number).map_err(failed)?;
-            self.base = Some(Arc::new(segment));
-        }
-        let Some(base) = &self.base else { return Ok(()) };
+        let (number, sequence) = (self.summary.number, self.summary.len + 1);
+        let base = match self.base.take() {
+            Some(base) => base,
+            None => Arc::new(Segment::open(&*self.shared.disk, number)?),
+        };
         let Edges { newest, compacted } = self.shared.published().edges();
         let position = FrameHeader {
-            segment: self.number,
-            sequence: self.summary.len + 1,
+            segment: number,
+            sequence,
             newest,
             compacted,
             is_base: true,
             ..FrameHeader::default()
         };
         let (bytes, header) = draft.seal(position, None);
-        base.file.write(self.summary.len, bytes).map_err(failed)?;
+        base.file.write(self.summary.len, bytes)?;
         let appended = Appended { segment: base.clone(), offset: self.summary.len };
-        for ((key, from), span) in self.pending.drain(..).zip(draft.rows()) {
-            let to = appended.place(RowRef { offset: span.offset, ..from });
+        for (key, from, offset) in self.pending.drain(..) {
+            let to = appended.place(RowRef { offset, ..from });
             self.copied.push((key, from, to));
         }
         self.summary.add(header.len(), header.rows, header.digest);
+        self.base = Some(base);
         Ok(())
     }
 
     /// Makes the base segment durable, then reads come from it.
-    fn finish(mut self) -> Result<Cleaned, Error> {
-        let Some(base) = self.base else { return Ok(self.cleaned) };
+    fn finish(mut self) -> Result<(HashMap<Key, u32>, Option<SegmentSummary>), Error> {
+        if !self.pending.is_empty() {
+            self.write().map_err(|error| self.failed(&error))?;
+        }
+        let Some(base) = self.base.take() else { return Ok((self.rows, None)) };
         let synced = base.file.sync_data().and_then(|()| self.shared.disk.sync());
-        let name = Segment::name(self.number);
-        synced.map_err(|error| Error::Unavailable(format!("{name}: {error}")))?;
+        synced.map_err(|error| self.failed(&error))?;
         base.seal(self.summary);
         self.shared.add_segment(base);
         for chunk in self.copied.chunks(CHUNK) {
@@ -319,8 +259,11 @@ impl<'a> Copy<'a> {
                 published.index.copied(key.as_str(), *from, *to);
             }
         }
-        self.cleaned.base = Some(self.summary);
-        Ok(self.cleaned)
+        Ok((self.rows, Some(self.summary)))
+    }
+
+    fn failed(&self, error: &io::Error) -> Error {
+        Error::Unavailable(format!("{}: {error}", Segment::name(self.summary.number)))
     }
 }
 
@@ -341,26 +284,20 @@ mod tests {
             })
             .collect();
         let bytes = |blocks: u64| blocks * BLOCK as u64;
-        let chosen = choose(&sealed, |number| bytes(segments[number as usize].1), bytes(100), true);
+        let chosen = choose(&sealed, |number| bytes(segments[number as usize].1), bytes(100));
         chosen.iter().map(|segment| segment.number).collect()
     }
 
     #[test]
     fn segments_that_are_half_needed_or_less_are_cleaned_the_emptiest_first() {
         assert_eq!(chosen(&[(100, 100), (100, 51)]), NONE);
-        assert_eq!(chosen(&[(100, 50), (100, 100), (100, 0), (90, 20)]), [2, 3, 0]);
+        assert_eq!(chosen(&[(100, 50), (100, 100), (100, 1), (90, 20)]), [2, 3, 0]);
         assert_eq!(chosen(&[(100, 50), (100, 50), (100, 50)]), [0, 1], "one base segment");
     }
 
     #[test]
-    fn without_space_for_a_copy_only_segments_of_which_nothing_is_needed_are_dropped() {
-        let sealed = [0, 1].map(|number| SegmentSummary {
-            number,
-            len: 10 * BLOCK as u64,
-            ..Default::default()
-        });
-        let chosen = choose(&sealed, |number| number, 1 << 20, false);
-        assert_eq!(chosen.iter().map(|segment| segment.number).collect::<Vec<_>>(), [0]);
+    fn segments_of_which_nothing_is_needed_are_dropped_without_a_copy() {
+        assert_eq!(chosen(&[(100, 50), (100, 0), (90, 20), (100, 0)]), [1, 3]);
     }
 
     #[test]
@@ -374,7 +311,7 @@ mod tests {
     fn nothing_is_copied_that_frees_nothing() {
         assert_eq!(chosen(&[(10, 10); 8]), NONE);
         let blocks = [SegmentSummary { len: 2 * BLOCK as u64, ..Default::default() }];
-        let chosen = |needed| choose(&blocks, |_| needed, 2 * BLOCK as u64, true).len();
+        let chosen = |needed| choose(&blocks, |_| needed, 2 * BLOCK as u64).len();
         assert_eq!([chosen(0), chosen(100)], [1, 0]);
     }
 }

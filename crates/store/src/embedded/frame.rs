@@ -93,19 +93,12 @@ fn frame_len(payload: usize) -> usize {
     (HEADER + payload).next_multiple_of(BLOCK)
 }
 
-/// A row of a frame: its offset in the frame and its length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RowSpan {
-    pub(super) offset: u32,
-    pub(super) len: u32,
-}
-
 /// A frame that is being filled.
 #[derive(Debug)]
 pub(super) struct Draft {
     seed: Seed,
     bytes: Vec<u8>,
-    rows: Vec<RowSpan>,
+    rows: u32,
     /// The digest of the rows so far.
     digest: u32,
     rows_end: usize,
@@ -116,7 +109,7 @@ impl Draft {
     pub(super) fn new(seed: Seed, capacity: usize) -> Draft {
         let mut bytes = Vec::with_capacity(frame_len(capacity));
         bytes.resize(HEADER, 0);
-        Draft { seed, bytes, rows: Vec::new(), digest: 0, rows_end: HEADER }
+        Draft { seed, bytes, rows: 0, digest: 0, rows_end: HEADER }
     }
 
     /// Adds a row and returns its offset.
@@ -126,24 +119,18 @@ impl Draft {
         self.pushed(start, sum)
     }
 
-    /// Adds a row that is encoded already.
-    pub(super) fn push_encoded(&mut self, row: &[u8]) {
+    /// Adds a row that is encoded already and returns its offset.
+    pub(super) fn push_encoded(&mut self, row: &[u8]) -> u32 {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(row);
-        self.pushed(start, row_sum(row));
+        self.pushed(start, row_sum(row))
     }
 
     fn pushed(&mut self, start: usize, sum: u32) -> u32 {
-        let offset = u32::try_from(start).expect("a frame is far below 4 GiB");
-        let len = u32::try_from(self.bytes.len() - start).expect("a row is far below 4 GiB");
-        self.rows.push(RowSpan { offset, len });
+        self.rows += 1;
         self.digest = crc32c::crc32c_append(self.digest, &sum.to_le_bytes());
         self.rows_end = self.bytes.len();
-        offset
-    }
-
-    pub(super) fn rows(&self) -> &[RowSpan] {
-        &self.rows
+        u32::try_from(start).expect("a frame is far below 4 GiB")
     }
 
     /// The length of the frame on disk, without a roster.
@@ -165,7 +152,7 @@ impl Draft {
         let roster = &self.bytes[self.rows_end..];
         let small = |len: usize| u32::try_from(len).expect("a frame is far below 4 GiB");
         let header = FrameHeader {
-            rows: small(self.rows.len()),
+            rows: self.rows,
             roster_len: small(roster.len()),
             payload_len: small(self.bytes.len() - HEADER),
             digest: crc32c::crc32c_append(self.digest, roster),
@@ -177,45 +164,39 @@ impl Draft {
     }
 }
 
-/// A damaged frame: what is wrong, and the key and revision of the damaged row if they are known.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct BadFrame {
-    pub(super) why: &'static str,
-    pub(super) row: Option<(String, Revision)>,
-}
-
-/// Checks the payload of a frame and passes its rows on. Rows are passed on before the frame is
-/// known to be complete: the caller discards them if this fails.
+/// Checks the payload of a frame and passes its rows on, with their offsets in the frame. Rows are passed on before the frame is
+/// known to be complete: the caller discards them if this fails. The error names the object of a
+/// damaged row, if its key can be read.
 pub(super) fn read_payload<'a>(
     seed: Seed,
     header: &FrameHeader,
     payload: &'a [u8],
-    mut each: impl FnMut(RowSpan, Row<'a>),
-) -> Result<Option<Roster>, BadFrame> {
-    let bad = |why, row| BadFrame { why, row };
+    mut each: impl FnMut(u32, Row<'a>),
+) -> Result<Option<Roster>, String> {
     let roster_at = payload.len().checked_sub(header.roster_len as usize);
-    let roster_at = roster_at.ok_or(bad("the roster is longer than the frame", None))?;
-    let (mut rows, roster) = payload.split_at(roster_at);
+    let (mut rows, roster) = payload.split_at(roster_at.ok_or("the roster is too long")?);
     let (mut digest, mut offset) = (0, HEADER as u32);
     for _ in 0..header.rows {
-        let row = Row::decode(seed, rows).map_err(|Bad(why)| {
-            let row = Row::parse(rows).ok().map(|row| (row.key.to_owned(), row.revision));
-            bad(why, row)
+        let row = Row::decode(seed, rows).map_err(|Bad(why)| match Row::parse(rows) {
+            Ok(Row { key, revision, .. }) => {
+                format!("{why} (a row of {key}, revision {revision})")
+            }
+            Err(_) => why.into(),
         })?;
         let len = row.len() as u32;
         digest = crc32c::crc32c_append(digest, &row_sum(rows).to_le_bytes());
-        each(RowSpan { offset, len }, row);
+        each(offset, row);
         (offset, rows) = (offset + len, &rows[len as usize..]);
     }
     if !rows.is_empty() {
-        return Err(bad("there is data after the last row", None));
+        return Err("there is data after the last row".into());
     }
     if crc32c::crc32c_append(digest, roster) != header.digest {
-        return Err(bad("the digest does not match", None));
+        return Err("the digest does not match".into());
     }
     match roster {
         [] => Ok(None),
-        _ => Roster::decode(roster).map(Some).map_err(|Bad(why)| bad(why, None)),
+        _ => Roster::decode(roster).map(Some).map_err(|Bad(why)| why.into()),
     }
 }
 

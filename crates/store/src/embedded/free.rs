@@ -1,11 +1,10 @@
-//! Free files: files of dropped segments that wait to be used again, and a spare.
+//! Free files: files of dropped segments that wait to be used again.
 //!
 //! Promise: a file is reused for another segment only when nobody can read it any more. At most two
 //! files wait; the others are removed.
 
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use super::disk::Disk;
 use super::segment::{SUFFIX, Segment};
@@ -15,16 +14,11 @@ const FREE_SUFFIX: &str = ".free";
 /// The maximum number of files that wait for reuse.
 const FREE_MAX: usize = 2;
 
-/// The bytes that a spare file is prefilled with at a time.
-const FILL: usize = 1 << 20;
-
 /// Files that can be reused for new segments: appending to a file that already has its length
 /// costs the file system's journal nothing.
 #[derive(Debug, Default)]
 pub(super) struct FreeFiles {
     names: Vec<String>,
-    /// A file that is being prefilled.
-    spare: Option<JoinHandle<io::Result<String>>>,
 }
 
 impl FreeFiles {
@@ -71,38 +65,6 @@ impl FreeFiles {
             false => remove(disk, &name),
         }
     }
-
-    /// Prefills a file, if there is none.
-    pub(super) fn prepare(&mut self, disk: &Arc<dyn Disk>, len: u64) {
-        if self.names.is_empty() && self.spare.is_none() {
-            let disk = disk.clone();
-            let thread = std::thread::Builder::new().name("store-spare".into());
-            self.spare = thread.spawn(move || prefill(&*disk, len)).ok();
-        }
-    }
-
-    /// Takes the prefilled file once it is complete, or waits for it.
-    pub(super) fn collect(&mut self, wait: bool) {
-        let spare = self.spare.take_if(|job| wait || job.is_finished());
-        if let Some(Ok(Ok(name))) = spare.map(JoinHandle::join) {
-            self.names.push(name);
-        }
-    }
-}
-
-/// Creates a file of zeros for a later segment.
-fn prefill(disk: &dyn Disk, len: u64) -> io::Result<String> {
-    let name = format!("spare{FREE_SUFFIX}");
-    let file = disk.open(&name)?;
-    let zeros = vec![0; FILL];
-    let mut at = 0;
-    while at < len {
-        let piece = usize::try_from(len - at).unwrap_or(FILL).min(FILL);
-        file.write(at, &zeros[..piece])?;
-        at += piece as u64;
-    }
-    file.sync_data()?;
-    Ok(name)
 }
 
 /// Removes a file that nothing refers to. The next start tries again.

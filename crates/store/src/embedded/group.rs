@@ -7,13 +7,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use bytes::Bytes;
 use headwater_api::Revision;
 
 use super::expiry::Expiry;
 use super::frame::Draft;
-use super::index::RowRef;
-use super::log::Edges;
+use super::index::{KeyEntry, RowRef};
 use super::published::Published;
 use super::row::{Row, Seed};
 use crate::change::{Change, ChangeKind, Version};
@@ -26,21 +24,15 @@ pub(super) struct CommitGroup<'a> {
     /// The state before the group.
     before: &'a Published,
     /// The newest row of each key that the group changed.
-    touched: HashMap<Key, TouchedKey>,
+    touched: HashMap<Key, KeyEntry>,
     staged: Staged,
+    newest: Revision,
     /// The wall clock, in milliseconds.
     now: i64,
 }
 
-#[derive(Clone, Copy)]
-struct TouchedKey {
-    revision: Revision,
-    is_deleted: bool,
-}
-
 /// The result of staging.
 pub(super) struct Staged {
-    pub(super) edges: Edges,
     /// The changes, and their rows with positions in the frame.
     pub(super) changes: Vec<(Change, RowRef)>,
     pub(super) expiries: Vec<Expiry>,
@@ -48,10 +40,10 @@ pub(super) struct Staged {
 }
 
 impl Staged {
-    /// No changes: a frame that records the state or the list of segments.
-    pub(super) fn empty(seed: Seed, edges: Edges) -> Staged {
-        let draft = Draft::new(seed, 0);
-        Staged { edges, changes: Vec::new(), expiries: Vec::new(), draft }
+    /// No changes yet, and capacity for rows of so many bytes.
+    pub(super) fn new(seed: Seed, capacity: usize) -> Staged {
+        let draft = Draft::new(seed, capacity);
+        Staged { changes: Vec::new(), expiries: Vec::new(), draft }
     }
 }
 
@@ -63,32 +55,19 @@ impl<'a> CommitGroup<'a> {
         now: i64,
         writes: &[Write],
     ) -> CommitGroup<'a> {
-        let edges = before.edges();
-        let draft = Draft::new(seed, writes.iter().map(bytes_of).sum());
-        let staged = Staged { edges, changes: Vec::new(), expiries: Vec::new(), draft };
-        CommitGroup { seed, before, touched: HashMap::new(), staged, now }
+        let staged =
+            Staged::new(seed, writes.iter().flat_map(|write| &write.ops).map(len_of).sum());
+        CommitGroup { seed, before, touched: HashMap::new(), staged, newest: before.newest, now }
     }
 
     /// Stages a write. A rejected one leaves no trace.
     pub(super) fn commit(&mut self, write: Write) -> Result<Committed, Error> {
         let prevs: Result<Vec<_>, _> = write.ops.iter().map(|op| self.check(op)).collect();
-        let first = self.staged.edges.newest.next();
+        let first = self.newest.next();
         for (op, prev) in write.ops.into_iter().zip(prevs?) {
             self.apply(op, prev);
         }
-        Ok(Committed { first, last: self.staged.edges.newest })
-    }
-
-    /// Deletes a key if it still has the version that expires.
-    pub(super) fn expire(&mut self, expiry: &Expiry) {
-        let Expiry { key, revision, .. } = expiry;
-        if self.current(key) != Some(*revision) {
-            return;
-        }
-        let write = Write::one(key.clone(), Guard::At(*revision), Action::Delete);
-        if let Err(error) = self.commit(write) {
-            tracing::warn!(%key, %revision, %error, "cannot delete an expired object");
-        }
+        Ok(Committed { first, last: self.newest })
     }
 
     pub(super) fn finish(self) -> Staged {
@@ -97,7 +76,8 @@ impl<'a> CommitGroup<'a> {
 
     /// Checks the guard of an operation and reads the value that it replaces.
     fn check(&self, op: &Op) -> Result<Option<Version>, Error> {
-        let current = self.current(&op.key);
+        let current = self.entry(&op.key).filter(|entry| !entry.is_deleted);
+        let current = current.map(|entry| entry.newest);
         let expected = match op.guard {
             Guard::Absent => None,
             Guard::At(revision) => Some(revision),
@@ -106,24 +86,21 @@ impl<'a> CommitGroup<'a> {
         if current == expected {
             return Ok(version);
         }
-        let key = op.key.clone();
-        let actual =
-            version.map(|Version { revision, value }| Record { key: key.clone(), revision, value });
-        Err(Error::Conflict { key, actual })
+        let record = |Version { revision, value }| Record { key: op.key.clone(), revision, value };
+        Err(Error::Conflict { key: op.key.clone(), actual: version.map(record) })
     }
 
-    /// The revision of a key's value, if it has one.
-    fn current(&self, key: &Key) -> Option<Revision> {
-        match self.touched.get(key) {
-            Some(touched) => (!touched.is_deleted).then_some(touched.revision),
-            None => self.before.index.newest(key.as_str()).map(|row| row.revision),
-        }
+    /// The newest row of a key.
+    fn entry(&self, key: &Key) -> Option<KeyEntry> {
+        self.touched.get(key).copied().or_else(|| self.before.index.entry(key.as_str()))
     }
 
     /// The value of a version: in this group, among the recent changes, or on disk.
     fn version(&self, key: &Key, revision: Revision) -> Result<Version, Error> {
-        let recent = self.staged(revision).or_else(|| self.before.recent.get(revision));
-        if let Some(change) = recent {
+        let staged = revision.0.checked_sub(self.before.newest.next().0);
+        let staged = staged.and_then(|at| self.staged.changes.get(usize::try_from(at).ok()?));
+        let recent = staged.map(|(change, _)| change);
+        if let Some(change) = recent.or_else(|| self.before.recent.get(revision)) {
             return Ok(Version { revision, value: change.value.clone() });
         }
         let row = self.before.index.row(revision);
@@ -134,51 +111,27 @@ impl<'a> CommitGroup<'a> {
         self.before.reader(self.seed).version(row, key.as_str())
     }
 
-    fn staged(&self, revision: Revision) -> Option<&Change> {
-        let first = self.staged.changes.first()?.0.revision;
-        let at = usize::try_from(revision.0.checked_sub(first.0)?).ok()?;
-        self.staged.changes.get(at).map(|(change, _)| change)
-    }
-
-    fn apply(&mut self, op: Op, prev: Option<Version>) {
-        let Op { key, action, .. } = op;
-        let revision = self.staged.edges.newest.next();
-        let (value, expires) = match action {
-            Action::Put { value, ttl } => (Some(value), self.expires(ttl)),
-            Action::Delete => (None, 0),
+    fn apply(&mut self, Op { key, action, .. }: Op, prev: Option<Version>) {
+        let revision = self.newest.next();
+        let (kind, value, expires) = match action {
+            Action::Delete => (ChangeKind::Deleted, Default::default(), 0),
+            Action::Put { value, ttl } => match prev {
+                None => (ChangeKind::Created, value, self.expires(ttl)),
+                Some(_) => (ChangeKind::Updated, value, self.expires(ttl)),
+            },
         };
-        let kind = match (&value, &prev) {
-            (None, _) => ChangeKind::Deleted,
-            (Some(_), None) => ChangeKind::Created,
-            (Some(_), Some(_)) => ChangeKind::Updated,
-        };
-        let is_delete = kind == ChangeKind::Deleted;
-        let value = value.unwrap_or_default();
-        let row = self.write_row(&key, kind, revision, expires, &value);
+        let before = self.entry(&key).map_or(Revision::ZERO, |entry| entry.newest);
+        let (time, text) = (self.now, key.as_str());
+        let row = Row { kind, revision, prev: before, time, expires, key: text, value: &value };
+        let offset = self.staged.draft.push(&row);
+        let row = RowRef::new(&row, 0, offset.into());
         if expires != 0 {
             self.staged.expiries.push(Expiry { at: expires, key: key.clone(), revision });
         }
-        self.touched.insert(key.clone(), TouchedKey { revision, is_deleted: is_delete });
+        let entry = KeyEntry { newest: revision, copies: 0, is_deleted: row.is_delete };
+        self.touched.insert(key.clone(), entry);
         self.staged.changes.push((Change { revision, key, kind, value, prev }, row));
-        self.staged.edges.newest = revision;
-    }
-
-    fn write_row(
-        &mut self,
-        key: &Key,
-        kind: ChangeKind,
-        revision: Revision,
-        expires: i64,
-        value: &Bytes,
-    ) -> RowRef {
-        let prev = match self.touched.get(key) {
-            Some(touched) => touched.revision,
-            None => self.before.index.entry(key.as_str()).map_or(Revision::ZERO, |e| e.newest),
-        };
-        let (time, key) = (self.now, key.as_str());
-        let row = Row { kind, revision, prev, time, expires, key, value };
-        let offset = self.staged.draft.push(&row);
-        RowRef::new(&row, 0, offset.into())
+        self.newest = revision;
     }
 
     /// When something written now expires; zero for never.
@@ -190,11 +143,10 @@ impl<'a> CommitGroup<'a> {
     }
 }
 
-/// The bytes of the rows of a write.
-fn bytes_of(write: &Write) -> usize {
-    let row = |op: &Op| match &op.action {
+/// The length of the row of an operation.
+fn len_of(op: &Op) -> usize {
+    match &op.action {
         Action::Put { value, .. } => Row::len_of(op.key.as_str(), value),
         Action::Delete => Row::len_of(op.key.as_str(), &[]),
-    };
-    write.ops.iter().map(row).sum()
+    }
 }

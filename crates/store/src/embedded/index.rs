@@ -6,7 +6,7 @@
 //! its key are on disk: without it, a start would find these and revive the object.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, RangeInclusive};
 
 use headwater_api::Revision;
 
@@ -66,7 +66,7 @@ pub(super) struct Totals {
 #[derive(Debug, Default)]
 pub(super) struct RowIndex {
     keys: BTreeMap<Key, KeyEntry>,
-    rows: RowTable,
+    rows: BTreeMap<Revision, RowRef>,
     /// The bytes of needed rows in each segment.
     needed: BTreeMap<u32, u64>,
     totals: Totals,
@@ -82,11 +82,10 @@ impl RowIndex {
         compacted: Revision,
     ) -> RowIndex {
         let mut index = RowIndex { keys, compacted, ..RowIndex::default() };
-        for row in rows {
-            index.add(row);
-        }
+        rows.iter().for_each(|row| index.count(*row));
+        index.rows = rows.into_iter().map(|row| (row.revision, row)).collect();
         for entry in index.keys.values().filter(|entry| !entry.is_deleted) {
-            let len = index.rows.get(entry.newest).map_or(0, |row| u64::from(row.len));
+            let len = index.rows.get(&entry.newest).map_or(0, |row| u64::from(row.len));
             index.totals.objects += 1;
             index.totals.object_bytes += len;
             index.totals.history_bytes -= len;
@@ -115,13 +114,13 @@ impl RowIndex {
 
     /// A needed row.
     pub(super) fn row(&self, revision: Revision) -> Option<RowRef> {
-        self.rows.get(revision)
+        self.rows.get(&revision).copied()
     }
 
     /// The row with the newest value of a key.
     pub(super) fn newest(&self, key: &str) -> Option<RowRef> {
         let entry = self.keys.get(key).filter(|entry| !entry.is_deleted)?;
-        self.rows.get(entry.newest)
+        self.row(entry.newest)
     }
 
     /// Adds a new row of a key, whose revision is higher than all others.
@@ -131,14 +130,15 @@ impl RowIndex {
             None => drop(self.keys.insert(key.clone(), entry)),
             Some(old) => {
                 let was = std::mem::replace(old, KeyEntry { copies: old.copies + 1, ..entry });
-                if let Some(row) = self.rows.get(was.newest).filter(|_| !was.is_deleted) {
+                if let Some(row) = self.rows.get(&was.newest).filter(|_| !was.is_deleted) {
                     self.totals.objects -= 1;
                     self.totals.object_bytes -= u64::from(row.len);
                     self.totals.history_bytes += u64::from(row.len);
                 }
             }
         }
-        self.add(row);
+        self.count(row);
+        self.rows.insert(row.revision, row);
         if !row.is_delete {
             self.totals.objects += 1;
             self.totals.object_bytes += u64::from(row.len);
@@ -146,11 +146,10 @@ impl RowIndex {
         }
     }
 
-    fn add(&mut self, row: RowRef) {
+    fn count(&mut self, row: RowRef) {
         *self.needed.entry(row.segment).or_default() += u64::from(row.len);
         self.totals.rows += 1;
         self.totals.history_bytes += self.history_bytes(&row);
-        self.rows.push(row);
     }
 
     /// The bytes of a row that count as history: not those of a deletion that only hides old rows.
@@ -178,29 +177,35 @@ impl RowIndex {
         if entry.is_deleted && entry.newest <= at {
             return None;
         }
-        let mut row = self.rows.get(entry.newest)?;
+        let mut row = self.row(entry.newest)?;
         while row.revision > at {
-            row = self.rows.get(row.prev)?;
+            row = self.row(row.prev)?;
         }
         (!row.is_delete).then_some(row)
     }
 
+    /// The needed rows of some revisions, in order.
+    pub(super) fn rows(&self, of: RangeInclusive<Revision>) -> impl Iterator<Item = &RowRef> {
+        // A range that ends before it starts panics.
+        let of = (of.start() <= of.end()).then_some(of);
+        of.into_iter().flat_map(|of| self.rows.range(of)).map(|(_, row)| row)
+    }
+
     /// Drops rows that are not needed once the revisions up to `to` are compacted.
     pub(super) fn forget_to(&mut self, to: Revision) {
-        for revision in (self.compacted.0 + 1..=to.0).map(Revision) {
-            let Some(row) = self.rows.get(revision) else { continue };
+        let compacted: Vec<RowRef> = self.rows(self.compacted.next()..=to).copied().collect();
+        for row in compacted {
             self.drop_row(row.prev);
             if row.is_delete {
                 self.totals.history_bytes -= u64::from(row.len);
             }
-            self.compacted = revision;
+            self.compacted = row.revision;
         }
         self.compacted = self.compacted.max(to);
-        self.rows.tidy();
     }
 
     fn drop_row(&mut self, revision: Revision) {
-        let Some(row) = self.rows.remove(revision) else { return };
+        let Some(row) = self.rows.remove(&revision) else { return };
         self.totals.rows -= 1;
         self.totals.history_bytes -= self.history_bytes(&row);
         self.less_needed(row);
@@ -220,8 +225,8 @@ impl RowIndex {
         if let Some(entry) = self.keys.get_mut(key) {
             entry.copies += 1;
         }
-        if self.rows.get(from.revision) == Some(from) {
-            self.rows.replace(to);
+        if self.row(from.revision) == Some(from) {
+            self.rows.insert(to.revision, to);
             self.less_needed(from);
             *self.needed.entry(to.segment).or_default() += u64::from(to.len);
         }
@@ -238,59 +243,6 @@ impl RowIndex {
         }
         if is_deleted && copies == 0 {
             self.keys.remove(key);
-        }
-    }
-}
-
-/// Rows in the order of their revisions.
-#[derive(Debug, Default)]
-struct RowTable {
-    /// A row of length zero was removed.
-    rows: Vec<RowRef>,
-    removed: usize,
-}
-
-impl RowTable {
-    fn push(&mut self, row: RowRef) {
-        assert!(self.rows.last().is_none_or(|last| last.revision < row.revision));
-        self.rows.push(row);
-    }
-
-    fn get(&self, revision: Revision) -> Option<RowRef> {
-        self.position(revision).map(|at| self.rows[at])
-    }
-
-    fn position(&self, revision: Revision) -> Option<usize> {
-        // The newest rows have no gap, so their position follows from the distance to the end.
-        let back = self.rows.last()?.revision.0.checked_sub(revision.0)?;
-        let guess =
-            usize::try_from(back).ok().and_then(|back| self.rows.len().checked_sub(back + 1));
-        let at = match guess.filter(|at| self.rows[*at].revision == revision) {
-            Some(at) => at,
-            None => self.rows.binary_search_by_key(&revision, |row| row.revision).ok()?,
-        };
-        (self.rows[at].len > 0).then_some(at)
-    }
-
-    fn replace(&mut self, row: RowRef) {
-        if let Some(at) = self.position(row.revision) {
-            self.rows[at] = row;
-        }
-    }
-
-    fn remove(&mut self, revision: Revision) -> Option<RowRef> {
-        let at = self.position(revision)?;
-        let row = self.rows[at];
-        self.rows[at].len = 0;
-        self.removed += 1;
-        Some(row)
-    }
-
-    /// Frees the space of removed rows once they are half of all.
-    fn tidy(&mut self) {
-        if self.removed * 2 > self.rows.len() {
-            self.rows.retain(|row| row.len > 0);
-            self.removed = 0;
         }
     }
 }

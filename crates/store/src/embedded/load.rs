@@ -280,8 +280,8 @@ impl<'a> Loader<'a> {
                     }
                     self.edges.newest = self.edges.newest.max(frame.header.newest);
                     self.edges.compacted = self.edges.compacted.max(frame.header.compacted);
-                    for (span, row) in &frame.rows {
-                        self.add(segment.number, frame.offset + u64::from(span.offset), row);
+                    for (offset, row) in &frame.rows {
+                        self.add(segment.number, frame.offset + u64::from(*offset), row);
                     }
                     if listed.is_open && frame.roster.is_some() {
                         self.roster = frame.roster;

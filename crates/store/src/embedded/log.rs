@@ -13,13 +13,16 @@ use std::sync::Arc;
 use headwater_api::Revision;
 
 use super::disk::Disk;
+use super::format::Identity;
 use super::frame::{Draft, FrameHeader};
 use super::free::{FreeFiles, remove};
-use super::head::{Head, HeadFile};
+use super::head::{HEAD, Head, HeadFile};
 use super::index::RowRef;
 use super::roster::{Roster, SegmentSummary};
 use super::row::Seed;
 use super::segment::Segment;
+use super::{Options, unavailable};
+use crate::store::Error;
 
 /// Frames of at most this length extend a file that grows by more than themselves: the next ones
 /// then sync without a change of the file's length, which the file system would have to journal.
@@ -36,11 +39,11 @@ pub(super) struct Log {
     segment_bytes: u64,
     head: HeadFile,
     /// All segments but the active one.
-    sealed: BTreeMap<u64, SegmentSummary>,
-    active: Option<Active>,
+    pub(super) sealed: BTreeMap<u64, SegmentSummary>,
+    pub(super) active: Option<Active>,
     /// The sequence of the last frame, written or failed, and of the last one that is durable.
-    sequence: u64,
-    durable: u64,
+    pub(super) sequence: u64,
+    pub(super) durable: u64,
     /// The number of the last segment.
     number: u64,
     /// The list of segments changed since the last roster.
@@ -80,39 +83,29 @@ pub(super) struct Edges {
     pub(super) compacted: Revision,
 }
 
-/// The segments that a start found.
-#[derive(Debug, Default)]
-pub(super) struct LogFiles {
-    pub(super) sealed: BTreeMap<u64, SegmentSummary>,
-    pub(super) active: Option<Active>,
-    pub(super) sequence: u64,
-    pub(super) number: u64,
-    pub(super) free: FreeFiles,
-}
-
 impl Log {
+    /// The log of a store without segments. Its first segment comes after this number.
     pub(super) fn new(
-        disk: Arc<dyn Disk>,
-        seed: Seed,
-        segment_bytes: u64,
-        head: HeadFile,
-        files: LogFiles,
-    ) -> Log {
-        let LogFiles { sealed, active, sequence, number, free } = files;
-        Log {
-            disk,
-            seed,
-            segment_bytes,
-            head,
-            sealed,
-            active,
-            sequence,
-            durable: sequence,
+        disk: &Arc<dyn Disk>,
+        identity: &Identity,
+        options: &Options,
+        number: u64,
+    ) -> Result<Log, Error> {
+        let head = HeadFile::open(&**disk, identity.seed());
+        Ok(Log {
+            disk: disk.clone(),
+            seed: identity.seed(),
+            segment_bytes: options.segment_bytes,
+            head: head.map_err(|error| unavailable(&**disk, HEAD, &error))?,
+            sealed: BTreeMap::new(),
+            active: None,
+            sequence: 0,
+            durable: 0,
             number,
             roster_changed: false,
             head_failed: false,
-            free,
-        }
+            free: FreeFiles::default(),
+        })
     }
 
     /// Writes a frame and syncs it.
@@ -226,16 +219,6 @@ impl Log {
         self.roster_changed = true;
     }
 
-    /// All segments that are complete.
-    pub(super) fn sealed(&self) -> impl Iterator<Item = &SegmentSummary> {
-        self.sealed.values()
-    }
-
-    /// Whether the active segment is at least half full.
-    pub(super) fn is_half_full(&self) -> bool {
-        self.active.as_ref().is_some_and(|active| active.summary.len * 2 >= self.segment_bytes)
-    }
-
     /// The number of a new segment for the cleaner.
     pub(super) fn next_number(&mut self) -> u64 {
         self.number += 1;
@@ -244,6 +227,10 @@ impl Log {
 
     pub(super) fn seed(&self) -> Seed {
         self.seed
+    }
+
+    pub(super) fn disk(&self) -> &dyn Disk {
+        &*self.disk
     }
 
     fn write_head(&mut self, revision: Revision, is_clean: bool) {

@@ -1,4 +1,4 @@
-//! The mailbox: the queue of writes for the writer thread.
+//! The mailbox: the queue of requests for the writer thread.
 //!
 //! River: server writes → **mailbox** → group commit.
 //! Promise: holds at most [`QUEUE_KIB_MAX`] of writes; when it is full, writers wait in order.
@@ -26,23 +26,38 @@ const GATHER_TIMES: u32 = 2;
 /// The maximum time that a group waits for more writes.
 const GATHER_MAX: Duration = Duration::from_millis(2);
 
-/// A request to the writer.
+/// What a caller wants the writer to do.
 #[derive(Debug)]
-pub(super) struct Request<T, A> {
-    pub(super) what: T,
-    pub(super) answer: oneshot::Sender<Result<A, Error>>,
+pub(super) enum Task {
+    Write(Write),
+    Compact(Revision),
 }
 
-pub(super) type Commit = Request<Write, Committed>;
-pub(super) type Compact = Request<Revision, ()>;
+/// A task and the caller that waits for it.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) task: Task,
+    pub(super) reply: Reply,
+}
+
+/// Answers a caller. Until then, the task keeps its place in the mailbox.
+#[derive(Debug)]
+pub(super) struct Reply {
+    answer: oneshot::Sender<Result<Committed, Error>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Reply {
+    /// A caller that is gone does not need its answer.
+    pub(super) fn send(self, answer: Result<Committed, Error>) {
+        let _ = self.answer.send(answer);
+    }
+}
 
 /// The requests that the writer handles together.
 #[derive(Debug, Default)]
 pub(super) struct QueuedGroup {
-    pub(super) commits: Vec<Commit>,
-    pub(super) compacts: Vec<Compact>,
-    /// Released when all requests are answered.
-    pub(super) places: Vec<OwnedSemaphorePermit>,
+    pub(super) requests: Vec<Request>,
     /// The mailbox is closed and empty.
     pub(super) last: bool,
 }
@@ -57,36 +72,35 @@ pub(super) struct Mailbox {
 
 #[derive(Debug, Default)]
 struct Queue {
-    commits: VecDeque<(Commit, OwnedSemaphorePermit)>,
-    compacts: Vec<Compact>,
+    requests: VecDeque<Request>,
     closed: bool,
-    /// A background job ended: the writer must wake without a request.
-    nudged: bool,
-    /// The number of queued commits at which the writer is woken.
+    /// There is a compaction: the writer does not wait for more requests.
+    hurry: bool,
+    /// The number of queued requests at which the writer is woken.
     wake_at: usize,
 }
 
 impl Queue {
-    fn has(&self, commits: usize) -> bool {
-        self.commits.len() >= commits || !self.compacts.is_empty() || self.closed || self.nudged
+    fn has(&self, requests: usize) -> bool {
+        self.requests.len() >= requests || self.hurry || self.closed
     }
 }
 
-/// How long the writer waits for more commits once it has one. Clients that write in a loop send
+/// How long the writer waits for more requests once it has one. Clients that write in a loop send
 /// the next write right after a reply; without the wait they would split into two halves that wait
 /// for each other's syncs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Gather {
-    /// The number of commits that ends the wait.
-    pub(super) commits: usize,
+    /// The number of requests that ends the wait.
+    pub(super) requests: usize,
     /// The maximum wait.
     pub(super) within: Duration,
 }
 
 impl Gather {
-    /// The wait after a group of so many commits that took so long.
-    pub(super) fn after(commits: usize, took: Duration) -> Gather {
-        Gather { commits, within: took.saturating_mul(GATHER_TIMES).min(GATHER_MAX) }
+    /// The wait after a group of so many requests that took so long.
+    pub(super) fn after(requests: usize, took: Duration) -> Gather {
+        Gather { requests, within: took.saturating_mul(GATHER_TIMES).min(GATHER_MAX) }
     }
 }
 
@@ -99,77 +113,62 @@ impl Mailbox {
         }
     }
 
-    /// Queues a write and waits until it is durable.
-    pub(super) async fn commit(&self, write: Write) -> Result<Committed, Error> {
-        let size = u32::try_from(kib(&write).min(QUEUE_KIB_MAX)).unwrap_or(u32::MAX);
+    /// Queues a task and waits until it is durable.
+    pub(super) async fn request(&self, task: Task) -> Result<Committed, Error> {
+        let size = u32::try_from(kib(&task).min(QUEUE_KIB_MAX)).unwrap_or(u32::MAX);
         let place = self.places.clone().acquire_many_owned(size).await.map_err(|_| closed())?;
         let (answer, answered) = oneshot::channel();
         let wake = {
-            let mut queue = self.open()?;
-            queue.commits.push_back((Request { what: write, answer }, place));
-            queue.commits.len() == queue.wake_at
+            let mut queue = lock(&self.queue);
+            if queue.closed {
+                return Err(closed());
+            }
+            queue.hurry |= matches!(task, Task::Compact(_));
+            queue.requests.push_back(Request { task, reply: Reply { answer, _place: place } });
+            queue.hurry || queue.requests.len() == queue.wake_at
         };
         if wake {
             self.arrived.notify_one();
         }
-        answered.await.unwrap_or_else(|_| Err(lost()))
-    }
-
-    /// Queues a compaction and waits until it is durable.
-    pub(super) async fn compact(&self, at: Revision) -> Result<(), Error> {
-        let (answer, answered) = oneshot::channel();
-        self.open()?.compacts.push(Request { what: at, answer });
-        self.arrived.notify_one();
-        answered.await.unwrap_or_else(|_| Err(lost()))
+        let unknown = "the writer stopped before it replied; whether the write happened is unknown";
+        answered.await.unwrap_or_else(|_| Err(Error::Unavailable(unknown.into())))
     }
 
     /// Waits for requests; returns an empty group after `wait`.
     pub(super) fn take(&self, wait: Duration, gather: Gather) -> QueuedGroup {
-        let queue = self.wait_for(self.lock(), 1, wait);
-        let mut queue = if queue.has(1) && gather.commits > 1 {
-            self.wait_for(queue, gather.commits, gather.within)
-        } else {
-            queue
-        };
-        queue.nudged = false;
-        let mut group =
-            QueuedGroup { compacts: std::mem::take(&mut queue.compacts), ..QueuedGroup::default() };
+        let mut queue = self.wait_for(lock(&self.queue), 1, wait);
+        if queue.has(1) && gather.requests > 1 {
+            queue = self.wait_for(queue, gather.requests, gather.within);
+        }
+        queue.hurry = false;
+        let mut group = QueuedGroup::default();
         let mut size = 0;
-        while let Some((commit, _)) = queue.commits.front() {
-            size += kib(&commit.what);
-            if size > GROUP_KIB_MAX && !group.commits.is_empty() {
+        while let Some(request) = queue.requests.front() {
+            size += kib(&request.task);
+            if size > GROUP_KIB_MAX && !group.requests.is_empty() {
                 break;
             }
-            if let Some((commit, place)) = queue.commits.pop_front() {
-                group.commits.push(commit);
-                group.places.push(place);
-            }
+            group.requests.extend(queue.requests.pop_front());
         }
-        group.last = queue.closed && queue.commits.is_empty();
+        group.last = queue.closed && queue.requests.is_empty();
         group
     }
 
-    /// Wakes the writer because a background job ended.
-    pub(super) fn nudge(&self) {
-        self.lock().nudged = true;
-        self.arrived.notify_one();
-    }
-
-    /// The number of queued commits.
+    /// The number of queued requests.
     pub(super) fn waiting(&self) -> usize {
-        self.lock().commits.len()
+        lock(&self.queue).requests.len()
     }
 
     fn wait_for<'a>(
         &self,
         mut queue: MutexGuard<'a, Queue>,
-        commits: usize,
+        requests: usize,
         wait: Duration,
     ) -> MutexGuard<'a, Queue> {
-        queue.wake_at = commits;
+        queue.wake_at = requests;
         let (mut queue, _) = self
             .arrived
-            .wait_timeout_while(queue, wait, |queue| !queue.has(commits))
+            .wait_timeout_while(queue, wait, |queue| !queue.has(requests))
             .unwrap_or_else(PoisonError::into_inner);
         // The writer is awake until the next wait.
         queue.wake_at = usize::MAX;
@@ -178,22 +177,18 @@ impl Mailbox {
 
     /// Rejects new requests; queued ones are still handled.
     pub(super) fn close(&self) {
-        self.lock().closed = true;
+        lock(&self.queue).closed = true;
         self.places.close();
         self.arrived.notify_all();
     }
 
-    fn open(&self) -> Result<MutexGuard<'_, Queue>, Error> {
-        let queue = self.lock();
-        if queue.closed { Err(closed()) } else { Ok(queue) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        lock(&self.queue)
+    pub(super) fn is_closed(&self) -> bool {
+        self.places.is_closed()
     }
 }
 
-fn kib(write: &Write) -> usize {
+fn kib(task: &Task) -> usize {
+    let Task::Write(write) = task else { return 1 };
     let bytes = |action: &Action| match action {
         Action::Put { value, .. } => value.len(),
         Action::Delete => 0,
@@ -203,22 +198,6 @@ fn kib(write: &Write) -> usize {
 
 fn closed() -> Error {
     Error::Unavailable("the store is closed".into())
-}
-
-fn lost() -> Error {
-    Error::Unavailable(
-        "the writer stopped before it replied; whether the write happened is unknown".into(),
-    )
-}
-
-/// Answers everybody alike.
-pub(super) fn answer_all<A>(
-    callers: impl Iterator<Item = oneshot::Sender<Result<A, Error>>>,
-    answer: impl Fn() -> Result<A, Error>,
-) {
-    for caller in callers {
-        let _ = caller.send(answer());
-    }
 }
 
 #[cfg(test)]
@@ -234,7 +213,7 @@ mod tests {
     /// Queues a write and does not wait for its answer.
     fn post(mailbox: &Mailbox) {
         let write = Write::one(Key::new("/a"), Guard::Absent, Action::Delete);
-        assert!(mailbox.commit(write).now_or_never().is_none());
+        assert!(mailbox.request(Task::Write(write)).now_or_never().is_none());
     }
 
     #[test]
@@ -247,23 +226,19 @@ mod tests {
     #[test]
     fn a_single_commit_and_commits_that_are_queued_do_not_wait() {
         let mailbox = Mailbox::new();
-        for commits in [1, 3] {
-            (0..commits).for_each(|_| post(&mailbox));
-            let group = mailbox.take(FOR_EVER, Gather { commits, within: FOR_EVER });
-            assert_eq!(group.commits.len(), commits);
+        for requests in [1, 3] {
+            (0..requests).for_each(|_| post(&mailbox));
+            let group = mailbox.take(FOR_EVER, Gather { requests, within: FOR_EVER });
+            assert_eq!(group.requests.len(), requests);
         }
     }
 
     #[test]
-    fn a_compaction_and_a_nudge_end_a_wait_for_more_commits() {
+    fn a_compaction_ends_a_wait_for_more_commits() {
         let mailbox = Mailbox::new();
-        let gather = Gather { commits: 3, within: FOR_EVER };
+        let gather = Gather { requests: 3, within: FOR_EVER };
         post(&mailbox);
-        assert!(mailbox.compact(Revision(1)).now_or_never().is_none());
-        let group = mailbox.take(FOR_EVER, gather);
-        assert_eq!((group.commits.len(), group.compacts.len()), (1, 1));
-        post(&mailbox);
-        mailbox.nudge();
-        assert_eq!(mailbox.take(FOR_EVER, gather).commits.len(), 1);
+        assert!(mailbox.request(Task::Compact(Revision(1))).now_or_never().is_none());
+        assert_eq!(mailbox.take(FOR_EVER, gather).requests.len(), 2);
     }
 }

@@ -8,7 +8,6 @@ use headwater_api::Revision;
 
 use super::Shared;
 use super::index::{RowIndex, RowRef};
-use crate::change::ChangeKind;
 use crate::store::Error;
 use crate::versions::{
     KeyHistory, KeyVersion, RevisionAt, TimedRevision, VERSIONS_MAX, VersionRange,
@@ -20,9 +19,7 @@ impl Shared {
         let limit = range.limit.min(VERSIONS_MAX);
         let (rows, reader) = {
             let published = self.published();
-            let upto = range.upto.unwrap_or(published.newest);
-            published.check_kept(upto)?;
-            published.check_reached(upto)?;
+            let upto = published.state_at(range.upto)?;
             let rows = chain(&published.index, range.key.as_str(), upto, limit + 1);
             (rows, self.reader(&published)?)
         };
@@ -32,20 +29,11 @@ impl Shared {
                 history.more = true;
                 break;
             }
-            history.versions.push(reader.row(row, |found| {
-                if found.key != range.key.as_str() {
-                    return Err(Error::Damaged {
-                        place: format!("revision {}", row.revision),
-                        why: "the row belongs to another key".into(),
-                    });
-                }
+            history.versions.push(reader.row(row, Some(range.key.as_str()), |found| {
                 Ok(KeyVersion {
                     revision: found.revision,
                     kind: found.kind,
-                    value: match found.kind {
-                        ChangeKind::Deleted => Bytes::new(),
-                        _ => Bytes::copy_from_slice(found.value),
-                    },
+                    value: Bytes::copy_from_slice(found.value),
                     time: Some(found.time),
                 })
             })?);
@@ -87,7 +75,7 @@ impl Shared {
             let Some(row) = published.index.row(revision) else { return Ok(None) };
             (row, self.reader(&published)?)
         };
-        reader.row(row, |found| Ok(Some(found.time)))
+        reader.row(row, None, |found| Ok(Some(found.time)))
     }
 }
 

@@ -55,19 +55,18 @@ impl Published {
         self.recent.shrink_to(RECENT_BYTES_MAX);
     }
 
-    /// Fails for a state that was compacted.
-    pub(super) fn check_kept(&self, asked: Revision) -> Result<(), Error> {
-        if asked < self.compacted {
-            return Err(Error::Compacted { asked, oldest: self.compacted });
+    /// The revision of a state, if it can be read; `None` means the newest.
+    pub(super) fn state_at(&self, asked: Option<Revision>) -> Result<Revision, Error> {
+        let (asked, current) = (asked.unwrap_or(self.newest), self.newest);
+        if asked > current {
+            return Err(Error::Future { asked, current });
         }
-        Ok(())
+        self.check_kept(asked).map(|()| asked)
     }
 
-    /// Fails for a state that was not reached.
-    pub(super) fn check_reached(&self, asked: Revision) -> Result<(), Error> {
-        if asked > self.newest {
-            return Err(Error::Future { asked, current: self.newest });
-        }
-        Ok(())
+    /// Fails for a state that was compacted.
+    pub(super) fn check_kept(&self, asked: Revision) -> Result<(), Error> {
+        let oldest = self.compacted;
+        if asked < oldest { Err(Error::Compacted { asked, oldest }) } else { Ok(()) }
     }
 }

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use headwater_api::{Clock, Revision, SystemClock};
 use uuid::Uuid;
 
-use super::archive::{Object, read_backup, verify_backup};
+use super::archive::{read_backup, verify_backup};
 use super::disk::{Directory, Disk};
 use super::format::{self, Identity};
 use super::frame::Draft;
 use super::log::{Edges, Log};
 use super::row::Row;
-use super::{Options, start, unavailable};
+use super::{Options, unavailable};
 use crate::change::ChangeKind;
 use crate::store::Error;
 
@@ -44,14 +44,14 @@ pub fn restore(file: &Path, dir: &Path) -> Result<Identity, Error> {
     let first = first_revision(manifest.revision, SystemClock.now().as_millisecond());
     let (cluster, incarnation) = (manifest.cluster, Uuid::new_v4());
     let identity = Identity { cluster, incarnation, first };
-    let log = start::new_log(&disk, &identity, &Options::default(), 0)?;
+    let log = Log::new(&disk, &identity, &Options::default(), 0)?;
     let mut writer = RestoreWriter::new(log, first);
-    let again = read_backup(file, |object| writer.add(&*disk, &object))?;
+    let again = read_backup(file, |row| writer.add(row))?;
     if again != manifest {
         let place = file.display().to_string();
         return Err(Error::Damaged { place, why: "the file changed while it was read".into() });
     }
-    writer.finish(&*disk)?;
+    writer.finish()?;
     format::write(&*disk, &identity)?;
     Ok(identity)
 }
@@ -77,29 +77,22 @@ impl RestoreWriter {
         RestoreWriter { log, edges: Edges { newest: first, compacted: first }, draft }
     }
 
-    pub(super) fn add(&mut self, disk: &dyn Disk, object: &Object<'_>) -> Result<(), Error> {
-        self.draft.push(&Row {
-            kind: ChangeKind::Created,
-            revision: object.revision,
-            prev: Revision::ZERO,
-            time: object.time,
-            expires: object.expires,
-            key: object.key,
-            value: object.value,
-        });
-        if self.draft.len() >= FRAME_BYTES { self.write(disk) } else { Ok(()) }
+    /// Adds the newest row of an object, as if it had been created in it.
+    pub(super) fn add(&mut self, row: &Row<'_>) -> Result<(), Error> {
+        self.draft.push(&Row { kind: ChangeKind::Created, prev: Revision::ZERO, ..*row });
+        if self.draft.len() >= FRAME_BYTES { self.write() } else { Ok(()) }
     }
 
-    fn write(&mut self, disk: &dyn Disk) -> Result<(), Error> {
-        let seed = self.log.seed();
-        let mut draft = std::mem::replace(&mut self.draft, Draft::new(seed, FRAME_BYTES));
+    fn write(&mut self) -> Result<(), Error> {
+        let empty = Draft::new(self.log.seed(), FRAME_BYTES);
+        let mut draft = std::mem::replace(&mut self.draft, empty);
         let written = self.log.append(&mut draft, self.edges);
-        written.map(drop).map_err(|error| unavailable(disk, "*.seg", &error))
+        written.map(drop).map_err(|error| unavailable(self.log.disk(), "*.seg", &error))
     }
 
     /// Makes everything durable.
-    pub(super) fn finish(mut self, disk: &dyn Disk) -> Result<(), Error> {
-        self.write(disk)?;
+    pub(super) fn finish(mut self) -> Result<(), Error> {
+        self.write()?;
         self.log.close(self.edges.newest);
         Ok(())
     }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::archive::Object;
 use super::disk::Disk;
 use super::format::{self, FORMAT_FILE, Identity};
 use super::load::{Loaded, OnDamage, load};
+use super::log::Log;
 use super::restore::{RestoreWriter, first_revision};
 use super::segment::Segment;
-use super::{Options, start, unavailable};
+use super::{Options, unavailable};
 use crate::store::{Error, Range};
 
 /// The suffix of segments that a salvage replaced.
@@ -63,22 +63,17 @@ fn copy(
 ) -> Result<Identity, Error> {
     let first = first_revision(published.newest.0, options.clock.now().as_millisecond());
     let identity = Identity { incarnation: Uuid::new_v4(), first, ..old };
-    let log = start::new_log(disk, &identity, options, number)?;
-    let mut writer = RestoreWriter::new(log, first);
+    let mut writer = RestoreWriter::new(Log::new(disk, &identity, options, number)?, first);
     let (rows, _) = published.index.range(&Range::default(), published.newest);
     let reader = published.reader(old.seed());
     for (key, at) in &rows {
-        let read = reader.row(*at, |row| {
-            let (time, expires, value) = (row.time, row.expires, row.value);
-            let (key, revision) = (row.key, at.revision);
-            writer.add(&**disk, &Object { key, revision, time, expires, value })
-        });
+        let read = reader.row(*at, Some(key.as_str()), |row| writer.add(&row));
         match read {
             Err(Error::Damaged { place, why }) => lost.push(format!("{place}: {why} ({key})")),
             read => read?,
         }
     }
-    writer.finish(&**disk)?;
+    writer.finish()?;
     format::write(&**disk, &identity)?;
     let names = disk.names().map_err(|error| unavailable(&**disk, "", &error))?;
     let is_old = |name: &&String| Segment::number_of(name).is_some_and(|found| found <= number);

@@ -5,7 +5,7 @@
 //! the next one is written: what is not whole and is followed by a frame is damage. Every reader
 //! of segments uses this scan; they differ in what they do about damage.
 
-use super::frame::{BLOCK, BadFrame, FrameHeader, HEADER, RowSpan, read_payload};
+use super::frame::{BLOCK, FrameHeader, HEADER, read_payload};
 use super::roster::{Roster, SegmentSummary};
 use super::row::{Row, Seed};
 use super::segment::Segment;
@@ -19,7 +19,8 @@ pub(super) struct ScannedFrame<'a> {
     pub(super) offset: u64,
     /// Everything that was written, padding included.
     pub(super) bytes: &'a [u8],
-    pub(super) rows: Vec<(RowSpan, Row<'a>)>,
+    /// With their offsets in the frame.
+    pub(super) rows: Vec<(u32, Row<'a>)>,
     pub(super) roster: Option<Roster>,
 }
 
@@ -83,15 +84,11 @@ impl<'a> FrameScan<'a> {
 
     /// What follows the last frame of an open segment.
     pub(super) fn rest(&self) -> DamagedPart<'a> {
-        let bad = self.frame().err().unwrap_or(bad("there are more frames"));
-        self.part(self.bytes.len(), bad)
+        let why = self.frame().err();
+        self.part(self.bytes.len(), why.unwrap_or_else(|| "there are more frames".into()))
     }
 
-    fn part(&self, end: usize, BadFrame { why, row }: BadFrame) -> DamagedPart<'a> {
-        let why = match row {
-            Some((key, revision)) => format!("{why} (a row of {key}, revision {revision})"),
-            None => why.into(),
-        };
+    fn part(&self, end: usize, why: String) -> DamagedPart<'a> {
         DamagedPart {
             place: format!("{}, byte {}", Segment::name(self.listed.number), self.offset),
             why,
@@ -102,15 +99,16 @@ impl<'a> FrameScan<'a> {
     }
 
     /// The frame at the current position.
-    fn frame(&self) -> Result<ScannedFrame<'a>, BadFrame> {
-        let header = self.header(self.offset).ok_or(bad("there is no frame"))?;
+    fn frame(&self) -> Result<ScannedFrame<'a>, String> {
+        let header = self.header(self.offset).ok_or("there is no frame")?;
         let start = self.offset + HEADER;
         let payload = self.bytes.get(start..start + header.payload_len as usize);
-        let payload = payload.ok_or(bad("the frame is truncated"))?;
+        let payload = payload.ok_or("the frame is truncated")?;
         // The padding may be missing.
         let end = self.bytes.len().min(self.offset + header.len() as usize);
         let mut rows = Vec::with_capacity(header.rows.min(1 << 16) as usize);
-        let roster = read_payload(self.seed, &header, payload, |span, row| rows.push((span, row)))?;
+        let roster =
+            read_payload(self.seed, &header, payload, |offset, row| rows.push((offset, row)))?;
         let (offset, bytes) = (self.offset as u64, &self.bytes[self.offset..end]);
         Ok(ScannedFrame { header, offset, bytes, rows, roster })
     }
@@ -129,8 +127,8 @@ impl<'a> FrameScan<'a> {
         blocks.find(|at| self.header(*at).is_some())
     }
 
-    fn damage(&mut self, end: usize, bad: BadFrame) -> DamagedPart<'a> {
-        let part = self.part(end, bad);
+    fn damage(&mut self, end: usize, why: String) -> DamagedPart<'a> {
+        let part = self.part(end, why);
         self.offset = end;
         self.is_damaged = true;
         part
@@ -143,8 +141,8 @@ impl<'a> Iterator for FrameScan<'a> {
     fn next(&mut self) -> Option<Result<ScannedFrame<'a>, DamagedPart<'a>>> {
         if !self.listed.is_open && self.offset as u64 >= self.listed.len {
             let is_complete = self.is_damaged || self.found == self.listed;
-            let other = bad("its frames are not those that were written");
-            return (!is_complete).then(|| Err(self.damage(self.offset, other)));
+            let other = "its frames are not those that were written";
+            return (!is_complete).then(|| Err(self.damage(self.offset, other.into())));
         }
         match self.frame() {
             Ok(frame) => {
@@ -154,15 +152,11 @@ impl<'a> Iterator for FrameScan<'a> {
                 self.found.add(header.len(), header.rows, header.digest);
                 Some(Ok(frame))
             }
-            Err(bad) => match self.next_header() {
+            Err(why) => match self.next_header() {
                 None if self.listed.is_open => None,
                 None if self.is_damaged && self.offset >= self.bytes.len() => None,
-                next => Some(Err(self.damage(next.unwrap_or(self.bytes.len()), bad))),
+                next => Some(Err(self.damage(next.unwrap_or(self.bytes.len()), why))),
             },
         }
     }
-}
-
-fn bad(why: &'static str) -> BadFrame {
-    BadFrame { why, row: None }
 }

@@ -4,7 +4,6 @@
 //! damage to data that is rarely read is found while a backup still exists. Each segment is compared
 //! with what was written, so damage to its last frame is found as well.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use super::Shared;
@@ -16,25 +15,18 @@ use crate::store::{Error, Scrubbed};
 /// All segments are read within this time.
 const PERIOD: Duration = Duration::from_secs(20 * 3600);
 
-/// Reads segments until the sender is dropped.
-pub(super) fn run(shared: &Shared, stop: &Receiver<()>) {
-    let mut last = 0;
-    loop {
-        let pause = pause(shared.options.scrub_pause, shared.published().segments.len());
-        if stop.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
-            return;
-        }
-        last = step(shared, last);
-    }
+/// The time between two segments.
+pub(super) fn pause(shared: &Shared) -> Duration {
+    pause_for(shared.options.scrub_pause, shared.published().segments.len())
 }
 
-/// The time between two segments, if there are so many: shorter than usual if that would not do.
-fn pause(usual: Duration, segments: usize) -> Duration {
+/// Shorter than usual if there are so many segments that the period would not do.
+fn pause_for(usual: Duration, segments: usize) -> Duration {
     usual.min(PERIOD / u32::try_from(segments).unwrap_or(u32::MAX).max(1))
 }
 
 /// Checks the next sealed segment after a number, and returns its number; zero at the end of a round.
-fn step(shared: &Shared, last: u64) -> u64 {
+pub(super) fn step(shared: &Shared, last: u64) -> u64 {
     let next = {
         let published = shared.published();
         let mut later = published.segments.range(last + 1..).map(|(_, segment)| segment);
@@ -78,9 +70,9 @@ mod tests {
     #[test]
     fn a_segment_a_minute_is_read_unless_a_day_would_not_be_enough() {
         let minute = Duration::from_secs(60);
-        assert_eq!([0, 1, 1_200].map(|count| pause(minute, count)), [minute; 3]);
-        assert_eq!(pause(minute, 2_400), minute / 2);
+        assert_eq!([0, 1, 1_200].map(|count| pause_for(minute, count)), [minute; 3]);
+        assert_eq!(pause_for(minute, 2_400), minute / 2);
         let many = 1 << 20;
-        assert!(pause(minute, many) * (many as u32) <= Duration::from_secs(24 * 3600));
+        assert!(pause_for(minute, many) * (many as u32) <= Duration::from_secs(24 * 3600));
     }
 }

@@ -85,12 +85,6 @@ impl Segment {
         let name = Segment::name(self.number);
         read.map_err(|error| Error::Unavailable(format!("{name}: {error}")))
     }
-
-    fn read(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
-        self.file.read(offset, &mut bytes)?;
-        Ok(bytes)
-    }
 }
 
 /// Reads rows from the segments of one state. Segments that are dropped later stay readable.
@@ -101,29 +95,30 @@ pub(super) struct RowReader {
 }
 
 impl RowReader {
-    /// Reads a row and checks it.
+    /// Reads a row and checks it. It must belong to this key, if there is one.
     pub(super) fn row<T>(
         &self,
         at: RowRef,
+        key: Option<&str>,
         read: impl FnOnce(Row<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let bytes = self.bytes(&at, u64::from(at.offset), u64::from(at.len))?;
-        read(self.decode(&at, &bytes)?)
+        let mut bytes = Vec::new();
+        self.fill(&at, at.len.into(), &mut bytes)?;
+        read(self.decode(&at, &bytes, key)?)
     }
 
     /// The value of a row, which must belong to this key.
     pub(super) fn version(&self, at: RowRef, key: &str) -> Result<Version, Error> {
-        let mut bytes = self.bytes(&at, u64::from(at.offset), u64::from(at.len))?;
-        let len = self.value_len(&at, &bytes, key)?;
-        let value = Bytes::from(bytes.split_off(bytes.len() - len));
-        Ok(Version { revision: at.revision, value })
+        self.row(at, Some(key), |row| {
+            Ok(Version { revision: at.revision, value: Bytes::copy_from_slice(row.value) })
+        })
     }
 
     /// The values of many rows, in the given order. Rows that are neighbours are read together.
     pub(super) fn records(&self, rows: Vec<(Key, RowRef)>) -> Result<Vec<Record>, Error> {
         let mut order: Vec<usize> = (0..rows.len()).collect();
         order.sort_unstable_by_key(|n| (rows[*n].1.segment, rows[*n].1.offset));
-        let mut values = vec![Bytes::new(); rows.len()];
+        let (mut values, mut bytes) = (vec![Bytes::new(); rows.len()], Vec::new());
         let mut rest = order.as_slice();
         while let Some((first, _)) = rest.split_first() {
             let start = rows[*first].1;
@@ -137,13 +132,12 @@ impl RowReader {
                 }
                 (count, end) = (count + 1, next_end);
             }
-            let bytes =
-                self.bytes(&start, u64::from(start.offset), end - u64::from(start.offset))?;
+            self.fill(&start, end - u64::from(start.offset), &mut bytes)?;
             for n in &rest[..count] {
                 let (key, at) = &rows[*n];
                 let row = &bytes[(at.offset - start.offset) as usize..][..at.len as usize];
-                let len = self.value_len(at, row, key.as_str())?;
-                values[*n] = Bytes::copy_from_slice(&row[row.len() - len..]);
+                let row = self.decode(at, row, Some(key.as_str()))?;
+                values[*n] = Bytes::copy_from_slice(row.value);
             }
             rest = &rest[count..];
         }
@@ -155,27 +149,28 @@ impl RowReader {
         Ok(rows.into_iter().zip(values).map(record).collect())
     }
 
-    /// Checks a row of a key and returns the length of its value, which is the end of the row.
-    fn value_len(&self, at: &RowRef, bytes: &[u8], key: &str) -> Result<usize, Error> {
-        let row = self.decode(at, bytes)?;
-        if row.key != key {
-            return Err(damaged(at, "it belongs to another key"));
-        }
-        Ok(row.value.len())
-    }
-
-    fn decode<'a>(&self, at: &RowRef, bytes: &'a [u8]) -> Result<Row<'a>, Error> {
+    fn decode<'a>(
+        &self,
+        at: &RowRef,
+        bytes: &'a [u8],
+        key: Option<&str>,
+    ) -> Result<Row<'a>, Error> {
         let row = Row::decode(self.seed, bytes).map_err(|Bad(why)| damaged(at, why))?;
         if row.revision != at.revision {
             return Err(damaged(at, "it belongs to another revision"));
         }
+        if key.is_some_and(|key| row.key != key) {
+            return Err(damaged(at, "it belongs to another key"));
+        }
         Ok(row)
     }
 
-    fn bytes(&self, at: &RowRef, offset: u64, len: u64) -> Result<Vec<u8>, Error> {
+    /// Reads so many bytes from the position of a row.
+    fn fill(&self, at: &RowRef, len: u64, out: &mut Vec<u8>) -> Result<(), Error> {
         let segment = self.segments.get(&u64::from(at.segment));
         let segment = segment.ok_or_else(|| damaged(at, "the segment is missing"))?;
-        segment.read(offset, len).map_err(|error| match error.kind() {
+        out.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
+        segment.file.read(at.offset.into(), out).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => damaged(at, "the segment is truncated"),
             _ => Error::Unavailable(format!("{}: {error}", place(at))),
         })

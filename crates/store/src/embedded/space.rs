@@ -29,8 +29,10 @@ fn reserve(space: Space) -> u64 {
 }
 
 /// The state of the free space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Room {
+    #[default]
+    Unknown,
     Enough,
     /// A warning was logged.
     Low,
@@ -40,85 +42,51 @@ pub(super) enum Room {
     },
 }
 
-/// Monitors the free space of a disk.
-#[derive(Debug)]
-pub(super) struct SpaceMonitor {
-    room: Room,
-}
-
-impl SpaceMonitor {
-    /// Reads the free space for the first time. A reserve that cannot be allocated is a warning.
-    pub(super) fn new(disk: &dyn Disk) -> SpaceMonitor {
-        let mut monitor = SpaceMonitor { room: Room::Enough };
-        if let Ok(space) = disk.space() {
-            monitor.room = next(monitor.room, space);
-            monitor.prepare(disk, space);
-        }
-        monitor
-    }
-
-    /// Reads the free space, and allocates or releases the reserve.
-    pub(super) fn look(&mut self, disk: &dyn Disk) {
-        if let Ok(space) = disk.space() {
-            self.enter(disk, next(self.room, space), space);
-        }
-    }
-
-    /// A write failed for lack of space.
-    pub(super) fn ran_out(&mut self, disk: &dyn Disk) {
-        let space = disk.space().unwrap_or(Space { free: 0, total: 0 });
-        self.enter(disk, Room::Full { free: space.free }, space);
+impl Room {
+    /// Reads the free space, or takes note that a write found none. If the state is another one,
+    /// logs it, and allocates or releases the reserve.
+    pub(super) fn look(&mut self, disk: &dyn Disk, ran_out: bool) {
+        let space = match disk.space() {
+            Ok(space) => space,
+            Err(_) if ran_out => Space { free: 0, total: 0 },
+            Err(_) => return,
+        };
+        let room = if ran_out { Room::Full { free: space.free } } else { next(*self, space) };
+        self.enter(disk, room, space);
     }
 
     fn enter(&mut self, disk: &dyn Disk, room: Room, space: Space) {
-        let before = std::mem::replace(&mut self.room, room);
-        if discriminant(&before) != discriminant(&room) {
-            self.prepare(disk, space);
+        let before = std::mem::replace(self, room);
+        if discriminant(&before) == discriminant(&room) {
+            return;
         }
-    }
-
-    /// Reports the room, and allocates or releases the reserve.
-    fn prepare(&self, disk: &dyn Disk, space: Space) {
         let free_mib = space.free / MIB;
-        let done = match self.room {
-            Room::Full { .. } => {
-                tracing::error!(
-                    free_mib,
-                    "the disk is nearly full; only deletes are accepted until space is freed"
-                );
-                disk.exists(RESERVE)
-                    .and_then(|there| if there { disk.remove(RESERVE) } else { Ok(()) })
-            }
-            Room::Low => {
-                tracing::warn!(
-                    free_mib,
-                    "the disk is filling up; free space soon, or only deletes will be accepted"
-                );
-                disk.allocate(RESERVE, reserve(space))
-            }
-            Room::Enough => disk.allocate(RESERVE, reserve(space)),
+        match room {
+            Room::Full { .. } => tracing::error!(
+                free_mib,
+                "the disk is nearly full; only deletes are accepted until space is freed"
+            ),
+            Room::Low => tracing::warn!(
+                free_mib,
+                "the disk is filling up; free space soon, or only deletes will be accepted"
+            ),
+            Room::Unknown | Room::Enough => {}
+        }
+        let done = match (room, disk.exists(RESERVE)) {
+            (Room::Full { .. }, Ok(true)) => disk.remove(RESERVE),
+            (Room::Full { .. }, exists) => exists.map(drop),
+            _ => disk.allocate(RESERVE, reserve(space)),
         };
         if let Err(error) = done {
             tracing::warn!(%error, "cannot allocate or remove the file RESERVE");
         }
     }
 
-    /// Whether there is space for files that are not needed yet.
-    pub(super) fn has_room(&self) -> bool {
-        self.room == Room::Enough
-    }
-
     /// Why nothing but deletes is accepted, if so.
-    pub(super) fn refusal(&self) -> Option<String> {
-        match self.room {
-            Room::Full { free } => {
-                let free = free / MIB;
-                Some(format!(
-                    "the disk is nearly full ({free} MiB free); only deletes are accepted"
-                ))
-            }
-            _ => None,
-        }
+    pub(super) fn refusal(self) -> Option<String> {
+        let Room::Full { free } = self else { return None };
+        let free = free / MIB;
+        Some(format!("the disk is nearly full ({free} MiB free); only deletes are accepted"))
     }
 }
 
@@ -173,11 +141,11 @@ mod tests {
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
         tracing::subscriber::with_default(subscriber, || {
-            let mut monitor = SpaceMonitor { room: Room::Enough };
+            let mut room = Room::Enough;
             for free in [100 * MIB, 90 * MIB, 80 * MIB] {
-                monitor.enter(&disk, Room::Full { free }, Space { free, total: TOTAL });
+                room.enter(&disk, Room::Full { free }, Space { free, total: TOTAL });
             }
-            assert!(monitor.refusal().unwrap().contains("80 MiB"));
+            assert!(room.refusal().unwrap().contains("80 MiB"));
         });
         let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
         assert_eq!(text.matches("nearly full").count(), 1, "{text}");

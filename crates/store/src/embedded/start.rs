@@ -15,9 +15,8 @@ use super::expiry::Expiry;
 use super::format::{self, FORMAT_FILE, Identity};
 use super::frame::{BLOCK, Draft};
 use super::free::FreeFiles;
-use super::head::{HEAD, HeadFile};
 use super::load::{Loaded, OnDamage, OpenSegment, load};
-use super::log::{Edges, Log, LogFiles};
+use super::log::{Edges, Log};
 use super::published::Published;
 use super::salvage::{Salvaged, salvage};
 use super::segment::Segment;
@@ -59,23 +58,22 @@ fn serve(
 ) -> Result<Started, Error> {
     let ages = ages(&loaded, options.clock.now().as_millisecond());
     let Loaded { published, sealed, open, sequence, number, expiries, unlisted, .. } = loaded;
-    let (seed, dir, lost) = (identity.seed(), &**disk, Vec::new());
+    let dir = &**disk;
     let open = open.ok_or_else(|| damaged(dir, "*.seg", "the open segment is missing"))?;
     if !loaded.is_clean {
         let name = Segment::name(open.active.summary.number);
         write_again(dir, &open).map_err(|error| unavailable(dir, &name, &error))?;
         tracing::info!(revision = %published.newest, "the store was not closed; wrote its last frame again");
     }
-    let head = HeadFile::open(dir, seed).map_err(|error| unavailable(dir, HEAD, &error))?;
     let names = dir.names().map_err(|error| unavailable(dir, "", &error))?;
     let unused = names.into_iter().filter(|name| {
         let unlisted = Segment::number_of(name).is_some_and(|number| unlisted.contains(&number));
         unlisted || FreeFiles::is_free_name(name)
     });
-    let free = FreeFiles::adopt(dir, unused);
-    let files = LogFiles { sealed, active: Some(open.active), sequence, number, free };
-    let log = Log::new(disk.clone(), seed, options.segment_bytes, head, files);
-    Ok(Started { identity, published, log, expiries, ages, lost })
+    let mut log = Log::new(disk, &identity, options, number)?;
+    (log.sealed, log.active, log.free) = (sealed, Some(open.active), FreeFiles::adopt(dir, unused));
+    (log.sequence, log.durable) = (sequence, sequence);
+    Ok(Started { identity, published, log, expiries, ages, lost: Vec::new() })
 }
 
 /// Writes the last frame in its place again and syncs it, also if it is durable: then the same bytes
@@ -118,22 +116,9 @@ fn create(disk: &Arc<dyn Disk>, options: &Options) -> Result<Identity, Error> {
     }
     let identity = Identity { cluster: Uuid::new_v4(), incarnation: Uuid::new_v4(), first: FIRST };
     let edges = Edges { newest: FIRST, compacted: Revision::ZERO };
-    let mut log = new_log(disk, &identity, options, 0)?;
+    let mut log = Log::new(disk, &identity, options, 0)?;
     log.append(&mut Draft::new(identity.seed(), 0), edges).map_err(failed)?;
     log.close(FIRST);
     format::write(dir, &identity)?;
     Ok(identity)
-}
-
-/// The log of a store without segments. Its first segment comes after this number.
-pub(super) fn new_log(
-    disk: &Arc<dyn Disk>,
-    identity: &Identity,
-    options: &Options,
-    number: u64,
-) -> Result<Log, Error> {
-    let head = HeadFile::open(&**disk, identity.seed());
-    let head = head.map_err(|error| unavailable(&**disk, "HEAD", &error))?;
-    let files = LogFiles { number, ..LogFiles::default() };
-    Ok(Log::new(disk.clone(), identity.seed(), options.segment_bytes, head, files))
 }

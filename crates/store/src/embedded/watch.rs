@@ -80,16 +80,14 @@ impl Shared {
             published.check_kept(after)?;
             let first = after.max(self.identity.first).next();
             let last = published.newest.min(Revision(first.0 + BATCH_MAX as u64 - 1));
-            let rows: Vec<_> = (first.0..=last.0)
-                .filter_map(|revision| published.index.row(Revision(revision)))
-                .map(|row| (row, published.index.row(row.prev)))
-                .collect();
+            let rows = published.index.rows(first..=last);
+            let rows: Vec<_> = rows.map(|row| (*row, published.index.row(row.prev))).collect();
             (rows, published.reader(self.identity.seed()))
         };
         let mut batch = Batch { changes: Vec::new(), complete_to: after };
         let mut bytes = 0;
         for (row, prev) in rows {
-            let change = reader.row(row, |row| {
+            let change = reader.row(row, None, |row| {
                 if !row.key.starts_with(prefix) {
                     return Ok(None);
                 }

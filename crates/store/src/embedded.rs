@@ -60,13 +60,14 @@ use disk::{Directory, Disk};
 use log::Log;
 use mailbox::{Mailbox, Task};
 use published::Published;
-use segment::{RowReader, Segment};
+use segment::RowReader;
 use space::Room;
 use watch::Cursor;
 use writer::Writer;
 
 pub use archive::{Count, Manifest, verify_backup};
 pub use format::Identity;
+pub use index::Usage;
 pub use restore::restore;
 pub use retention::Retention;
 pub use verify::{Verified, verify_dir, verify_on};
@@ -105,13 +106,9 @@ impl Default for Options {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("value_max", &self.value_max)
-            .field("retention", &self.retention)
-            .field("segment_bytes", &self.segment_bytes)
-            .field("scrub_pause", &self.scrub_pause)
-            .field("salvage", &self.salvage)
-            .finish_non_exhaustive()
+        let Options { value_max, retention, segment_bytes, scrub_pause, salvage, .. } = self;
+        let fields = (value_max, retention, segment_bytes, scrub_pause, salvage);
+        f.debug_tuple("Options").field(&fields).finish_non_exhaustive()
     }
 }
 
@@ -184,14 +181,7 @@ impl Embedded {
 
     /// The content of the store in numbers.
     pub fn usage(&self) -> Usage {
-        let totals = self.shared.published().index.totals();
-        Usage {
-            objects: totals.objects,
-            object_bytes: totals.object_bytes,
-            history_bytes: totals.history_bytes,
-            versions: totals.rows,
-            transactions: self.shared.report().transactions,
-        }
+        self.shared.published().index.usage()
     }
 
     /// Stops accepting writes and completes those that wait. Blocks until it is done; dropping the
@@ -213,21 +203,6 @@ impl Drop for Embedded {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// The content of a store in numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
-    /// Keys that have a value.
-    pub objects: u64,
-    /// The bytes of their rows.
-    pub object_bytes: u64,
-    /// The bytes of rows that are needed only for older states.
-    pub history_bytes: u64,
-    /// Rows of both.
-    pub versions: u64,
-    /// Frames written since the start, each with one sync.
-    pub transactions: u64,
 }
 
 #[async_trait]
@@ -269,11 +244,11 @@ impl Store for Embedded {
     }
 
     fn condition(&self) -> StoreCondition {
-        let (revision, compacted) = {
+        let (revision, compacted, segments) = {
             let published = self.shared.published();
-            (published.newest, published.compacted)
+            (published.newest, published.compacted, published.segments.clone())
         };
-        let disk_bytes = self.shared.disk_bytes();
+        let disk_bytes = segments.values().filter_map(|segment| segment.file.len().ok()).sum();
         let report = self.shared.report();
         let trouble = report.trouble.clone().or_else(|| report.room.refusal());
         let (damage, scrubbed) = (report.damage.clone(), report.scrubbed);
@@ -301,8 +276,6 @@ struct Shared {
 /// What the threads report.
 #[derive(Debug, Default)]
 struct Report {
-    /// The number of frames.
-    transactions: u64,
     /// Why the last write failed, if so.
     trouble: Option<String>,
     room: Room,
@@ -355,12 +328,6 @@ impl Shared {
         }
     }
 
-    /// Makes a segment readable.
-    fn add_segment(&self, segment: Arc<Segment>) {
-        let mut published = self.published_mut();
-        Arc::make_mut(&mut published.segments).insert(segment.number, segment);
-    }
-
     fn published(&self) -> RwLockReadGuard<'_, Published> {
         lock::read(&self.published)
     }
@@ -382,11 +349,6 @@ impl Shared {
         if matches!(error, Error::Damaged { .. }) {
             self.report().damage.get_or_insert_with(|| error.to_string());
         }
-    }
-
-    fn disk_bytes(&self) -> u64 {
-        let segments = self.published().segments.clone();
-        segments.values().filter_map(|segment| segment.file.len().ok()).sum()
     }
 }
 

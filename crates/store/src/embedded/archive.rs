@@ -44,7 +44,7 @@ const OBJECTS: u8 = 2;
 const MANIFEST: u8 = 3;
 
 /// The content of a backup, in numbers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The format of the file.
     pub format: u32,
@@ -114,26 +114,16 @@ impl Manifest {
             incarnation: identity.incarnation,
             revision: edges.newest.0,
             compacted: edges.compacted.0,
-            objects: 0,
-            bytes: 0,
-            types: BTreeMap::new(),
-            frames: 0,
-            digest: 0,
+            ..Manifest::default()
         }
     }
 
     fn count(&mut self, key: &str, bytes: usize) {
-        let bytes = bytes as u64;
+        let count = self.types.entry(collection_of(key).to_owned()).or_default();
+        count.objects += 1;
+        count.bytes += bytes as u64;
         self.objects += 1;
-        self.bytes += bytes;
-        let name = collection_of(key);
-        if !self.types.contains_key(name) {
-            self.types.insert(name.to_owned(), Count::default());
-        }
-        if let Some(count) = self.types.get_mut(name) {
-            count.objects += 1;
-            count.bytes += bytes;
-        }
+        self.bytes += bytes as u64;
     }
 }
 

@@ -180,7 +180,11 @@ struct Copy<'a> {
 
 impl<'a> Copy<'a> {
     fn new(shared: &'a Shared) -> Copy<'a> {
-        let number = shared.log().next_number();
+        let number = {
+            let mut log = shared.log();
+            log.number += 1;
+            log.number
+        };
         let (pending, copied, rows) = (Vec::new(), Vec::new(), HashMap::new());
         let summary = SegmentSummary { number, is_base: true, ..SegmentSummary::default() };
         let draft = Draft::new(shared.identity.seed(), FRAME_BYTES);
@@ -252,7 +256,7 @@ impl<'a> Copy<'a> {
         let synced = base.file.sync_data().and_then(|()| self.shared.disk.sync());
         synced.map_err(|error| self.failed(&error))?;
         base.seal(self.summary);
-        self.shared.add_segment(base);
+        Arc::make_mut(&mut self.shared.published_mut().segments).insert(base.number, base);
         for chunk in self.copied.chunks(CHUNK) {
             let mut published = self.shared.published_mut();
             for (key, from, to) in chunk {

@@ -120,17 +120,10 @@ fn other_format(disk: &dyn Disk, format: u32) -> Error {
     Error::Unavailable(why)
 }
 
-/// Completes the creation of a store.
-pub(super) fn write(disk: &dyn Disk, identity: &Identity) -> Result<(), Error> {
-    write_text(disk, &identity.text())
-}
-
-/// Marks a directory that a restore is filling: until it is done, a start refuses it.
-pub(super) fn write_unfinished(disk: &dyn Disk) -> Result<(), Error> {
-    write_text(disk, UNFINISHED)
-}
-
-fn write_text(disk: &dyn Disk, text: &str) -> Result<(), Error> {
+/// Completes the creation of a store. Without an identity, marks a directory that a restore is
+/// filling: until it is done, a start refuses it.
+pub(super) fn write(disk: &dyn Disk, identity: Option<&Identity>) -> Result<(), Error> {
+    let text = identity.map_or(UNFINISHED.to_owned(), Identity::text);
     let new = format!("{FORMAT_FILE}.new");
     let write = || {
         let file = disk.open(&new)?;
@@ -168,7 +161,7 @@ mod tests {
         let identity = Identity { cluster, incarnation, first: Revision(3) };
         let dir = tempfile::tempdir().unwrap();
         let disk = Directory::lock(dir.path()).unwrap();
-        write(&disk, &identity).unwrap();
+        write(&disk, Some(&identity)).unwrap();
         let text = identity.text().into_bytes();
         for bit in (0..text.len() * 8).step_by(7) {
             let mut wrong = text.clone();

@@ -51,15 +51,17 @@ pub(super) struct KeyEntry {
     pub(super) is_deleted: bool,
 }
 
-/// The content of the index in numbers.
+/// The content of a store in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Totals {
-    /// Keys with a value, and the bytes of their rows.
-    pub(super) objects: u64,
-    pub(super) object_bytes: u64,
-    /// All needed rows, and the bytes of those that are needed only for older states.
-    pub(super) rows: u64,
-    pub(super) history_bytes: u64,
+pub struct Usage {
+    /// Keys that have a value.
+    pub objects: u64,
+    /// The bytes of their rows.
+    pub object_bytes: u64,
+    /// All needed rows.
+    pub versions: u64,
+    /// The bytes of rows that are needed only for older states.
+    pub history_bytes: u64,
 }
 
 /// All keys and all needed rows.
@@ -69,7 +71,7 @@ pub(super) struct RowIndex {
     rows: BTreeMap<Revision, RowRef>,
     /// The bytes of needed rows in each segment.
     needed: BTreeMap<u32, u64>,
-    totals: Totals,
+    usage: Usage,
     /// The compacted revision, as far as rows were dropped for it.
     compacted: Revision,
 }
@@ -86,15 +88,15 @@ impl RowIndex {
         index.rows = rows.into_iter().map(|row| (row.revision, row)).collect();
         for entry in index.keys.values().filter(|entry| !entry.is_deleted) {
             let len = index.rows.get(&entry.newest).map_or(0, |row| u64::from(row.len));
-            index.totals.objects += 1;
-            index.totals.object_bytes += len;
-            index.totals.history_bytes -= len;
+            index.usage.objects += 1;
+            index.usage.object_bytes += len;
+            index.usage.history_bytes -= len;
         }
         index
     }
 
-    pub(super) fn totals(&self) -> Totals {
-        self.totals
+    pub(super) fn usage(&self) -> Usage {
+        self.usage
     }
 
     /// The revision up to which rows were dropped.
@@ -131,25 +133,25 @@ impl RowIndex {
             Some(old) => {
                 let was = std::mem::replace(old, KeyEntry { copies: old.copies + 1, ..entry });
                 if let Some(row) = self.rows.get(&was.newest).filter(|_| !was.is_deleted) {
-                    self.totals.objects -= 1;
-                    self.totals.object_bytes -= u64::from(row.len);
-                    self.totals.history_bytes += u64::from(row.len);
+                    self.usage.objects -= 1;
+                    self.usage.object_bytes -= u64::from(row.len);
+                    self.usage.history_bytes += u64::from(row.len);
                 }
             }
         }
         self.count(row);
         self.rows.insert(row.revision, row);
         if !row.is_delete {
-            self.totals.objects += 1;
-            self.totals.object_bytes += u64::from(row.len);
-            self.totals.history_bytes -= u64::from(row.len);
+            self.usage.objects += 1;
+            self.usage.object_bytes += u64::from(row.len);
+            self.usage.history_bytes -= u64::from(row.len);
         }
     }
 
     fn count(&mut self, row: RowRef) {
         *self.needed.entry(row.segment).or_default() += u64::from(row.len);
-        self.totals.rows += 1;
-        self.totals.history_bytes += self.history_bytes(&row);
+        self.usage.versions += 1;
+        self.usage.history_bytes += self.history_bytes(&row);
     }
 
     /// The bytes of a row that count as history: not those of a deletion that only hides old rows.
@@ -197,7 +199,7 @@ impl RowIndex {
         for row in compacted {
             self.drop_row(row.prev);
             if row.is_delete {
-                self.totals.history_bytes -= u64::from(row.len);
+                self.usage.history_bytes -= u64::from(row.len);
             }
             self.compacted = row.revision;
         }
@@ -206,8 +208,8 @@ impl RowIndex {
 
     fn drop_row(&mut self, revision: Revision) {
         let Some(row) = self.rows.remove(&revision) else { return };
-        self.totals.rows -= 1;
-        self.totals.history_bytes -= self.history_bytes(&row);
+        self.usage.versions -= 1;
+        self.usage.history_bytes -= self.history_bytes(&row);
         self.less_needed(row);
     }
 
@@ -284,15 +286,15 @@ mod tests {
     #[test]
     fn only_rows_that_no_state_needs_are_dropped() {
         let mut index = index();
-        let all = index.totals();
-        assert_eq!((all.objects, all.rows, index.needed(1)), (2, 5, 500));
+        let all = index.usage();
+        assert_eq!((all.objects, all.versions, index.needed(1)), (2, 5, 500));
         index.forget_to(Revision(3));
         assert_eq!((index.row(Revision(2)), at(&index, 3)), (None, vec![3]));
         index.forget_to(Revision(5));
-        assert_eq!((at(&index, 5), index.totals().rows), (vec![5], 3));
+        assert_eq!((at(&index, 5), index.usage().versions), (vec![5], 3));
         index.forget_to(Revision(6));
         assert_eq!(at(&index, 6), [6, 5]);
-        assert_eq!((index.totals().history_bytes, index.needed(1)), (0, 200));
+        assert_eq!((index.usage().history_bytes, index.needed(1)), (0, 200));
     }
 
     #[test]
@@ -302,11 +304,11 @@ mod tests {
         index.insert(&key, row(2, 0, false));
         index.insert(&key, row(3, 2, true));
         index.forget_to(Revision(3));
-        assert_eq!(index.totals(), Totals { rows: 1, ..Totals::default() });
+        assert_eq!(index.usage(), Usage { versions: 1, ..Usage::default() });
         assert_eq!(index.needed(1), 100);
         index.copies_dropped("/a", 1);
         assert_eq!(index.entry("/a").map(|entry| entry.copies), Some(1));
-        assert_eq!((index.totals(), index.needed(1)), (Totals::default(), 0));
+        assert_eq!((index.usage(), index.needed(1)), (Usage::default(), 0));
         index.copies_dropped("/a", 1);
         assert_eq!(index.entry("/a"), None);
     }

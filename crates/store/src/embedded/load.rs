@@ -12,11 +12,11 @@ use headwater_api::Revision;
 use super::disk::Disk;
 use super::expiry::Expiry;
 use super::format::Identity;
-use super::frame::FrameHeader;
+use super::frame::{FrameHeader, HEADER};
 use super::free::FreeFiles;
 use super::head::{HEAD, Head, HeadFile};
 use super::index::{KeyEntry, RowIndex, RowRef};
-use super::log::{Active, Edges};
+use super::log::Active;
 use super::published::Published;
 use super::roster::{Roster, SegmentSummary};
 use super::row::{Row, Seed};
@@ -29,7 +29,7 @@ use crate::recent::RecentChanges;
 use crate::store::Error;
 
 /// The content of a directory.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Loaded {
     pub(super) published: Published,
     pub(super) sealed: BTreeMap<u64, SegmentSummary>,
@@ -72,58 +72,40 @@ pub(super) fn load(
     identity: &Identity,
     on_damage: OnDamage,
 ) -> Result<Loaded, Error> {
+    let Identity { first, .. } = *identity;
     let seed = identity.seed();
-    let names = disk.names().map_err(|error| unavailable(disk, "", &error))?;
-    let (mut files, mut number) = (SegmentMap::new(), 0);
-    for name in &names {
-        if let Some(found) = Segment::number_of(name) {
+    let mut loaded = Loaded::default();
+    loaded.published.newest = first;
+    let mut files = SegmentMap::new();
+    for name in disk.names().map_err(|error| unavailable(disk, "", &error))? {
+        if let Some(found) = Segment::number_of(&name) {
             let segment = Segment::open(disk, found);
-            let segment = segment.map_err(|error| unavailable(disk, name, &error))?;
+            let segment = segment.map_err(|error| unavailable(disk, &name, &error))?;
             files.insert(found, Arc::new(segment));
         }
         // A number is never used twice: a recycled file may still have frames with its old one.
-        let used = Segment::number_of(name).or_else(|| FreeFiles::number_of(name));
-        number = number.max(used.unwrap_or_default());
+        let used = Segment::number_of(&name).or_else(|| FreeFiles::number_of(&name));
+        loaded.number = loaded.number.max(used.unwrap_or_default());
     }
-    let mut loader = Loader::new(disk, identity, on_damage);
     let head = HeadFile::find(disk, seed).map_err(|error| unavailable(disk, HEAD, &error))?;
-    let open = loader.read_open(&files, head)?;
-    let (mut sealed, mut used) = (BTreeMap::new(), SegmentMap::new());
-    if let Some(open) = &open {
-        used.insert(open.active.summary.number, open.active.segment.clone());
-    }
-    for listed in loader.listed(&files, &used)?.iter().rev() {
-        let Some(segment) = files.get(&listed.number) else {
-            loader.damage(&Segment::name(listed.number), "the file is missing")?;
-            continue;
-        };
-        loader.read(segment, listed)?;
-        segment.seal(*listed);
-        sealed.insert(listed.number, *listed);
-        used.insert(listed.number, segment.clone());
-    }
-    let unlisted = files.keys().filter(|number| !used.contains_key(number)).copied().collect();
-    let sequence = loader.sequence;
-    let is_clean = head.is_some_and(|head| head.is_clean && head.sequence == sequence);
+    let (bytes, keys, rows, roster) = (Vec::new(), BTreeMap::new(), Vec::new(), None);
+    let mut loader = Loader { disk, seed, first, on_damage, bytes, keys, rows, roster, loaded };
+    loader.read_open(&files, head)?;
+    loader.read_sealed(&files)?;
     let index = loader.index()?;
-    let Loader { expiries, times, edges: Edges { newest, compacted }, lost, .. } = loader;
-    let recent = RecentChanges::after(newest);
-    let published = Published { index, recent, segments: Arc::new(used), newest, compacted };
-    Ok(Loaded {
-        published,
-        sealed,
-        open,
-        sequence,
-        number,
-        expiries,
-        times,
-        unlisted,
-        is_clean,
-        lost,
-    })
+    let mut loaded = loader.loaded;
+    let open = loaded.open.as_ref().map(|open| open.active.summary.number);
+    let is_used = |number: &u64| Some(*number) == open || loaded.sealed.contains_key(number);
+    loaded.unlisted = files.keys().copied().filter(|number| !is_used(number)).collect();
+    files.retain(|number, _| is_used(number));
+    loaded.is_clean = head.is_some_and(|head| head.is_clean && head.sequence == loaded.sequence);
+    let Published { newest, compacted, .. } = loaded.published;
+    let (recent, segments) = (RecentChanges::after(newest), Arc::new(files));
+    loaded.published = Published { index, recent, segments, newest, compacted };
+    Ok(loaded)
 }
 
-/// What all frames contain together.
+/// What is read, and what all frames contain together.
 struct Loader<'a> {
     disk: &'a dyn Disk,
     seed: Seed,
@@ -134,13 +116,9 @@ struct Loader<'a> {
     keys: BTreeMap<Key, KeyEntry>,
     /// All rows on disk, in the order of their positions.
     rows: Vec<FoundRow>,
-    expiries: Vec<Expiry>,
-    times: Vec<(i64, Revision)>,
-    edges: Edges,
-    sequence: u64,
     /// The newest list of segments in the open one.
     roster: Option<Roster>,
-    lost: Vec<String>,
+    loaded: Loaded,
 }
 
 /// A row, and whether the key had a value before.
@@ -150,31 +128,13 @@ struct FoundRow {
     is_create: bool,
 }
 
-impl<'a> Loader<'a> {
-    fn new(disk: &'a dyn Disk, identity: &Identity, on_damage: OnDamage) -> Loader<'a> {
-        Loader {
-            disk,
-            seed: identity.seed(),
-            first: identity.first,
-            on_damage,
-            bytes: Vec::new(),
-            keys: BTreeMap::new(),
-            rows: Vec::new(),
-            expiries: Vec::new(),
-            times: Vec::new(),
-            edges: Edges { newest: identity.first, compacted: Revision::ZERO },
-            sequence: 0,
-            roster: None,
-            lost: Vec::new(),
-        }
-    }
-
+impl Loader<'_> {
     /// Fails, or records what is left out.
     fn damage(&mut self, name: &str, why: &str) -> Result<(), Error> {
         match self.on_damage {
             OnDamage::Refuse => Err(damaged(self.disk, name, why)),
             OnDamage::Salvage => {
-                self.lost.push(format!("{name}: {why}"));
+                self.loaded.lost.push(format!("{name}: {why}"));
                 Ok(())
             }
         }
@@ -182,11 +142,7 @@ impl<'a> Loader<'a> {
 
     /// Finds and reads the segment that was written last: the log segment with the highest number
     /// that contains a frame. A file without a frame is left of a crash or from an earlier use.
-    fn read_open(
-        &mut self,
-        files: &SegmentMap,
-        head: Option<Head>,
-    ) -> Result<Option<OpenSegment>, Error> {
+    fn read_open(&mut self, files: &SegmentMap, head: Option<Head>) -> Result<(), Error> {
         let mut empty = None;
         for segment in files.values().rev() {
             let listed = self.unlisted(segment)?;
@@ -195,25 +151,26 @@ impl<'a> Loader<'a> {
             }
             let open = self.read(segment, &listed)?;
             if open.active.summary.len > 0 {
-                self.check_head(head, empty.unwrap_or(segment))?;
-                return Ok(Some(open));
+                self.loaded.open = Some(open);
+                return self.check_head(head, empty.unwrap_or(segment));
             }
             empty = Some(segment);
         }
-        self.damage("*.seg", "no segment contains a frame of this store")?;
-        Ok(None)
+        self.damage("*.seg", "no segment contains a frame of this store")
     }
 
     /// The segments must contain every acknowledged frame; the last ones would be in this segment.
     fn check_head(&mut self, head: Option<Head>, last: &Segment) -> Result<(), Error> {
-        let Some(head) = head.filter(|head| head.sequence > self.sequence) else { return Ok(()) };
+        let Some(head) = head.filter(|head| head.sequence > self.loaded.sequence) else {
+            return Ok(());
+        };
         let listed = self.unlisted(last)?;
         let mut bytes = Vec::new();
         last.read_all(&listed, &mut bytes)?;
         let mut scan = FrameScan::new(self.seed, &listed, &bytes);
         scan.by_ref().for_each(drop);
         let rest = scan.rest();
-        let (newest, revision) = (self.edges.newest, head.revision);
+        let (newest, revision) = (self.loaded.published.newest, head.revision);
         let why = format!(
             "the log ends at revision {newest} ({}), but a later frame was acknowledged, at \
              revision {revision}",
@@ -226,37 +183,43 @@ impl<'a> Loader<'a> {
             self.add(last.number, *offset, row);
         }
         // A salvage continues after every revision that a client may know.
-        self.edges.newest = revision;
+        self.loaded.published.newest = revision;
         Ok(())
     }
 
     /// The entry of a segment whose length is unknown.
     fn unlisted(&self, segment: &Segment) -> Result<SegmentSummary, Error> {
         let mut first = Vec::new();
-        segment.read_start(&mut first)?;
+        segment.read(HEADER as u64, &mut first)?;
         let is_base = FrameHeader::decode(self.seed, &first)
             .is_some_and(|header| header.segment == segment.number && header.is_base);
         Ok(SegmentSummary { number: segment.number, is_open: true, is_base, ..Default::default() })
     }
 
-    /// All segments but the open one. If a salvage lost a part of that, the list in it may be out of
-    /// date, and every segment counts.
-    fn listed(
-        &mut self,
-        files: &SegmentMap,
-        open: &SegmentMap,
-    ) -> Result<Vec<SegmentSummary>, Error> {
+    /// Reads all segments but the open one, the newest first. If a salvage lost a part of that, the
+    /// list in it may be out of date, and every segment counts.
+    fn read_sealed(&mut self, files: &SegmentMap) -> Result<(), Error> {
+        let open = self.loaded.open.as_ref().map(|open| open.active.summary.number);
         let roster = self.roster.take().unwrap_or_default();
         let listed = roster.segments.into_iter().filter(|segment| !segment.is_open);
         let mut listed: BTreeMap<u64, _> = listed.map(|entry| (entry.number, entry)).collect();
-        if !self.lost.is_empty() {
+        if !self.loaded.lost.is_empty() {
             for (number, segment) in files {
-                if !listed.contains_key(number) && !open.contains_key(number) {
+                if Some(*number) != open && !listed.contains_key(number) {
                     listed.insert(*number, self.unlisted(segment)?);
                 }
             }
         }
-        Ok(listed.into_values().collect())
+        for listed in listed.into_values().rev() {
+            let Some(segment) = files.get(&listed.number) else {
+                self.damage(&Segment::name(listed.number), "the file is missing")?;
+                continue;
+            };
+            self.read(segment, &listed)?;
+            segment.seal(listed);
+            self.loaded.sealed.insert(listed.number, listed);
+        }
+        Ok(())
     }
 
     /// Reads a segment.
@@ -274,12 +237,13 @@ impl<'a> Loader<'a> {
                 Ok(frame) => {
                     last_frame = (frame.offset, frame.bytes);
                     if !frame.header.is_base {
-                        self.sequence = self.sequence.max(frame.header.sequence);
+                        self.loaded.sequence = self.loaded.sequence.max(frame.header.sequence);
                         let time = frame.rows.first().map(|(_, row)| row.time);
-                        self.times.extend(time.map(|time| (time, frame.header.newest)));
+                        self.loaded.times.extend(time.map(|time| (time, frame.header.newest)));
                     }
-                    self.edges.newest = self.edges.newest.max(frame.header.newest);
-                    self.edges.compacted = self.edges.compacted.max(frame.header.compacted);
+                    let Published { newest, compacted, .. } = &mut self.loaded.published;
+                    *newest = frame.header.newest.max(*newest);
+                    *compacted = frame.header.compacted.max(*compacted);
                     for (offset, row) in &frame.rows {
                         self.add(segment.number, frame.offset + u64::from(*offset), row);
                     }
@@ -290,7 +254,8 @@ impl<'a> Loader<'a> {
                 Err(part) => {
                     self.damage(&part.place, &part.why)?;
                     for (offset, row) in part.whole_rows() {
-                        self.edges.newest = self.edges.newest.max(row.revision);
+                        let newest = &mut self.loaded.published.newest;
+                        *newest = row.revision.max(*newest);
                         self.add(segment.number, offset, &row);
                     }
                 }
@@ -306,25 +271,17 @@ impl<'a> Loader<'a> {
     fn add(&mut self, segment: u64, offset: u64, row: &Row<'_>) {
         let is_deleted = row.kind == ChangeKind::Deleted;
         let entry = KeyEntry { newest: row.revision, copies: 1, is_deleted };
-        let known = match self.keys.get_mut(row.key) {
+        match self.keys.get_mut(row.key) {
             Some(known) => {
                 let copies = known.copies + 1;
                 let newest = if row.revision >= known.newest { entry } else { *known };
                 *known = KeyEntry { copies, ..newest };
-                true
             }
-            None => false,
-        };
-        let key = (!known || row.expires != 0).then(|| Key::new(row.key));
-        if row.expires != 0
-            && !is_deleted
-            && let Some(key) = &key
-        {
-            let (at, revision) = (row.expires, row.revision);
-            self.expiries.push(Expiry { at, key: key.clone(), revision });
+            None => drop(self.keys.insert(Key::new(row.key), entry)),
         }
-        if let Some(key) = key.filter(|_| !known) {
-            self.keys.insert(key, entry);
+        if row.expires != 0 && !is_deleted {
+            let (at, key, revision) = (row.expires, Key::new(row.key), row.revision);
+            self.loaded.expiries.push(Expiry { at, key, revision });
         }
         let is_create = row.kind == ChangeKind::Created;
         self.rows.push(FoundRow { row: RowRef::new(row, segment, offset), is_create });
@@ -339,18 +296,18 @@ impl<'a> Loader<'a> {
         let position = |revision: Revision| {
             rows.binary_search_by_key(&revision, |found| found.row.revision).ok()
         };
-        if self.lost.is_empty()
+        if self.loaded.lost.is_empty()
             && let Some((revision, why)) = self.missing(&rows, position)
         {
             self.damage(&format!("revision {revision}"), why)?;
         }
-        if !self.lost.is_empty() {
+        if !self.loaded.lost.is_empty() {
             // The history may have holes: only the newest state is kept.
-            self.edges.compacted = self.edges.newest;
+            self.loaded.published.compacted = self.loaded.published.newest;
         }
         let mut needed = vec![false; rows.len()];
         for (at, found) in rows.iter().enumerate() {
-            if found.row.revision > self.edges.compacted {
+            if found.row.revision > self.loaded.published.compacted {
                 needed[at] = true;
                 let prev = position(found.row.prev).filter(|_| !found.is_create);
                 prev.into_iter().for_each(|prev| needed[prev] = true);
@@ -363,8 +320,9 @@ impl<'a> Loader<'a> {
         }
         let kept = rows.iter().zip(&needed).filter(|(_, needed)| **needed);
         let kept = kept.map(|(found, _)| found.row).collect();
-        let index = RowIndex::new(std::mem::take(&mut self.keys), kept, self.edges.compacted);
-        self.expiries.retain(|expiry| {
+        let index =
+            RowIndex::new(std::mem::take(&mut self.keys), kept, self.loaded.published.compacted);
+        self.loaded.expiries.retain(|expiry| {
             index.newest(expiry.key.as_str()).is_some_and(|row| row.revision == expiry.revision)
         });
         Ok(index)
@@ -377,7 +335,7 @@ impl<'a> Loader<'a> {
         rows: &[FoundRow],
         position: impl Fn(Revision) -> Option<usize>,
     ) -> Option<(Revision, &'static str)> {
-        let oldest = self.edges.compacted.max(self.first);
+        let oldest = self.loaded.published.compacted.max(self.first);
         let mut next = oldest.next();
         for FoundRow { row, is_create } in rows.iter().filter(|found| found.row.revision > oldest) {
             if row.revision != next {
@@ -388,6 +346,6 @@ impl<'a> Loader<'a> {
             }
             next = next.next();
         }
-        (next != self.edges.newest.next()).then_some((next, "the row is missing"))
+        (next != self.loaded.published.newest.next()).then_some((next, "the row is missing"))
     }
 }

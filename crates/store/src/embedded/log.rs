@@ -34,8 +34,8 @@ const EXTENSION: usize = 512 << 10;
 /// The segments and where the next frame goes.
 #[derive(Debug)]
 pub(super) struct Log {
-    disk: Arc<dyn Disk>,
-    seed: Seed,
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) seed: Seed,
     segment_bytes: u64,
     head: HeadFile,
     /// All segments but the active one.
@@ -45,7 +45,7 @@ pub(super) struct Log {
     pub(super) sequence: u64,
     pub(super) durable: u64,
     /// The number of the last segment.
-    number: u64,
+    pub(super) number: u64,
     /// The list of segments changed since the last roster.
     roster_changed: bool,
     /// The last write of HEAD failed, which was logged.
@@ -217,20 +217,6 @@ impl Log {
         self.sealed.retain(|number, _| !dropped.contains(number));
         self.sealed.extend(base.map(|summary| (summary.number, summary)));
         self.roster_changed = true;
-    }
-
-    /// The number of a new segment for the cleaner.
-    pub(super) fn next_number(&mut self) -> u64 {
-        self.number += 1;
-        self.number
-    }
-
-    pub(super) fn seed(&self) -> Seed {
-        self.seed
-    }
-
-    pub(super) fn disk(&self) -> &dyn Disk {
-        &*self.disk
     }
 
     fn write_head(&mut self, revision: Revision, is_clean: bool) {

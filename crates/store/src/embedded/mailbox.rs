@@ -54,14 +54,6 @@ impl Reply {
     }
 }
 
-/// The requests that the writer handles together.
-#[derive(Debug, Default)]
-pub(super) struct QueuedGroup {
-    pub(super) requests: Vec<Request>,
-    /// The mailbox is closed and empty.
-    pub(super) last: bool,
-}
-
 /// The queue of requests for the writer thread.
 #[derive(Debug)]
 pub(super) struct Mailbox {
@@ -134,24 +126,26 @@ impl Mailbox {
         answered.await.unwrap_or_else(|_| Err(Error::Unavailable(unknown.into())))
     }
 
-    /// Waits for requests; returns an empty group after `wait`.
-    pub(super) fn take(&self, wait: Duration, gather: Gather) -> QueuedGroup {
+    /// Waits for requests that are handled together; returns none after `wait`, and `None` once the
+    /// mailbox is closed and empty.
+    pub(super) fn take(&self, wait: Duration, gather: Gather) -> Option<Vec<Request>> {
         let mut queue = self.wait_for(lock(&self.queue), 1, wait);
         if queue.has(1) && gather.requests > 1 {
             queue = self.wait_for(queue, gather.requests, gather.within);
         }
         queue.hurry = false;
-        let mut group = QueuedGroup::default();
-        let mut size = 0;
+        if queue.closed && queue.requests.is_empty() {
+            return None;
+        }
+        let (mut group, mut size) = (Vec::new(), 0);
         while let Some(request) = queue.requests.front() {
             size += kib(&request.task);
-            if size > GROUP_KIB_MAX && !group.requests.is_empty() {
+            if size > GROUP_KIB_MAX && !group.is_empty() {
                 break;
             }
-            group.requests.extend(queue.requests.pop_front());
+            group.extend(queue.requests.pop_front());
         }
-        group.last = queue.closed && queue.requests.is_empty();
-        group
+        Some(group)
     }
 
     /// The number of queued requests.
@@ -228,8 +222,8 @@ mod tests {
         let mailbox = Mailbox::new();
         for requests in [1, 3] {
             (0..requests).for_each(|_| post(&mailbox));
-            let group = mailbox.take(FOR_EVER, Gather { requests, within: FOR_EVER });
-            assert_eq!(group.requests.len(), requests);
+            let group = mailbox.take(FOR_EVER, Gather { requests, within: FOR_EVER }).unwrap();
+            assert_eq!(group.len(), requests);
         }
     }
 
@@ -239,6 +233,6 @@ mod tests {
         let gather = Gather { requests: 3, within: FOR_EVER };
         post(&mailbox);
         assert!(mailbox.request(Task::Compact(Revision(1))).now_or_never().is_none());
-        assert_eq!(mailbox.take(FOR_EVER, gather).requests.len(), 2);
+        assert_eq!(mailbox.take(FOR_EVER, gather).unwrap().len(), 2);
     }
 }

@@ -20,7 +20,7 @@ use crate::store::Error;
 const RECENT_BYTES_MAX: usize = 8 << 20;
 
 /// The newest durable state.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Published {
     pub(super) index: RowIndex,
     pub(super) recent: RecentChanges,

@@ -40,7 +40,7 @@ pub fn restore(file: &Path, dir: &Path) -> Result<Identity, Error> {
     check_empty(dir)?;
     let disk = Directory::lock(dir).map_err(|error| Error::Unavailable(error.to_string()))?;
     let disk: Arc<dyn Disk> = Arc::new(disk);
-    format::write_unfinished(&*disk)?;
+    format::write(&*disk, None)?;
     let first = first_revision(manifest.revision, SystemClock.now().as_millisecond());
     let (cluster, incarnation) = (manifest.cluster, Uuid::new_v4());
     let identity = Identity { cluster, incarnation, first };
@@ -52,7 +52,7 @@ pub fn restore(file: &Path, dir: &Path) -> Result<Identity, Error> {
         return Err(Error::Damaged { place, why: "the file changed while it was read".into() });
     }
     writer.finish()?;
-    format::write(&*disk, &identity)?;
+    format::write(&*disk, Some(&identity))?;
     Ok(identity)
 }
 
@@ -73,7 +73,7 @@ pub(super) struct RestoreWriter {
 impl RestoreWriter {
     /// Starts at a revision, with everything before it compacted.
     pub(super) fn new(log: Log, first: Revision) -> RestoreWriter {
-        let draft = Draft::new(log.seed(), FRAME_BYTES);
+        let draft = Draft::new(log.seed, FRAME_BYTES);
         RestoreWriter { log, edges: Edges { newest: first, compacted: first }, draft }
     }
 
@@ -84,10 +84,10 @@ impl RestoreWriter {
     }
 
     fn write(&mut self) -> Result<(), Error> {
-        let empty = Draft::new(self.log.seed(), FRAME_BYTES);
+        let empty = Draft::new(self.log.seed, FRAME_BYTES);
         let mut draft = std::mem::replace(&mut self.draft, empty);
         let written = self.log.append(&mut draft, self.edges);
-        written.map(drop).map_err(|error| unavailable(self.log.disk(), "*.seg", &error))
+        written.map(drop).map_err(|error| unavailable(&*self.log.disk, "*.seg", &error))
     }
 
     /// Makes everything durable.

@@ -21,17 +21,13 @@ use crate::store::{Error, Range};
 /// The suffix of segments that a salvage replaced.
 const DAMAGED_SUFFIX: &str = ".damaged";
 
-/// The store to start.
-pub(super) struct Salvaged {
-    /// None if there is no store yet.
-    pub(super) identity: Option<Identity>,
-    /// What was left out.
-    pub(super) lost: Vec<String>,
-}
-
-/// Copies what can be read, if anything cannot.
-pub(super) fn salvage(disk: &Arc<dyn Disk>, options: &Options) -> Result<Salvaged, Error> {
-    let mut lost = Vec::new();
+/// Copies what can be read, if anything cannot, and lists what was left out. Returns the store to
+/// start; none if there is no store yet.
+pub(super) fn salvage(
+    disk: &Arc<dyn Disk>,
+    options: &Options,
+    lost: &mut Vec<String>,
+) -> Result<Option<Identity>, Error> {
     let found = format::read(&**disk).or_else(|error| match format::read_repaired(&**disk) {
         Ok(Some(identity)) => {
             lost.push(format!("{FORMAT_FILE}: one bit was wrong"));
@@ -39,18 +35,18 @@ pub(super) fn salvage(disk: &Arc<dyn Disk>, options: &Options) -> Result<Salvage
         }
         _ => Err(error),
     });
-    let Some(identity) = found? else { return Ok(Salvaged { identity: None, lost }) };
+    let Some(identity) = found? else { return Ok(None) };
     let loaded = load(&**disk, &identity, OnDamage::Salvage)?;
     lost.extend_from_slice(&loaded.lost);
     if lost.is_empty() {
         tracing::info!("all data can be read; there is nothing to salvage");
-        return Ok(Salvaged { identity: Some(identity), lost });
+        return Ok(Some(identity));
     }
-    let identity = copy(disk, options, identity, loaded, &mut lost)?;
-    for lost in &lost {
+    let identity = copy(disk, options, identity, loaded, lost)?;
+    for lost in lost {
         tracing::error!(%lost, "left out by the salvage");
     }
-    Ok(Salvaged { identity: Some(identity), lost })
+    Ok(Some(identity))
 }
 
 /// Writes all objects into a new log.
@@ -74,7 +70,7 @@ fn copy(
         }
     }
     writer.finish()?;
-    format::write(&**disk, &identity)?;
+    format::write(&**disk, Some(&identity))?;
     let names = disk.names().map_err(|error| unavailable(&**disk, "", &error))?;
     let is_old = |name: &&String| Segment::number_of(name).is_some_and(|found| found <= number);
     for name in names.iter().filter(is_old) {

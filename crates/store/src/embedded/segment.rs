@@ -11,7 +11,6 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use super::disk::{Disk, DiskFile};
-use super::frame::HEADER;
 use super::index::RowRef;
 use super::roster::SegmentSummary;
 use super::row::{Bad, Row, Seed};
@@ -20,12 +19,6 @@ use crate::key::Key;
 use crate::store::{Error, Record};
 
 pub(super) const SUFFIX: &str = ".seg";
-
-/// Rows of one range are read together if the gap between them is at most this, in bytes.
-const GAP_MAX: u64 = 16 << 10;
-
-/// The maximum length of one read of several rows.
-const READ_MAX: u64 = 1 << 20;
 
 /// One file of the log.
 #[derive(Debug)]
@@ -68,16 +61,11 @@ impl Segment {
 
     /// Reads what is listed of the segment, or the entire file while the segment is open.
     pub(super) fn read_all(&self, listed: &SegmentSummary, out: &mut Vec<u8>) -> Result<(), Error> {
-        self.fill(if listed.is_open { u64::MAX } else { listed.len }, out)
-    }
-
-    /// Reads the first header.
-    pub(super) fn read_start(&self, out: &mut Vec<u8>) -> Result<(), Error> {
-        self.fill(HEADER as u64, out)
+        self.read(if listed.is_open { u64::MAX } else { listed.len }, out)
     }
 
     /// Reads the file up to a length, or to its end.
-    fn fill(&self, len: u64, out: &mut Vec<u8>) -> Result<(), Error> {
+    pub(super) fn read(&self, len: u64, out: &mut Vec<u8>) -> Result<(), Error> {
         let read = self.file.len().and_then(|there| {
             out.resize(usize::try_from(len.min(there)).unwrap_or(usize::MAX), 0);
             self.file.read(0, out)
@@ -102,9 +90,7 @@ impl RowReader {
         key: Option<&str>,
         read: impl FnOnce(Row<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let mut bytes = Vec::new();
-        self.fill(&at, at.len.into(), &mut bytes)?;
-        read(self.decode(&at, &bytes, key)?)
+        read(self.read(&at, key, &mut Vec::new())?)
     }
 
     /// The value of a row, which must belong to this key.
@@ -114,47 +100,31 @@ impl RowReader {
         })
     }
 
-    /// The values of many rows, in the given order. Rows that are neighbours are read together.
+    /// The values of many rows.
     pub(super) fn records(&self, rows: Vec<(Key, RowRef)>) -> Result<Vec<Record>, Error> {
-        let mut order: Vec<usize> = (0..rows.len()).collect();
-        order.sort_unstable_by_key(|n| (rows[*n].1.segment, rows[*n].1.offset));
-        let (mut values, mut bytes) = (vec![Bytes::new(); rows.len()], Vec::new());
-        let mut rest = order.as_slice();
-        while let Some((first, _)) = rest.split_first() {
-            let start = rows[*first].1;
-            let (mut count, mut end) = (0, u64::from(start.offset));
-            for n in rest {
-                let next = rows[*n].1;
-                let next_end = u64::from(next.offset) + u64::from(next.len);
-                let near = next.segment == start.segment && u64::from(next.offset) <= end + GAP_MAX;
-                if count > 0 && !(near && next_end - u64::from(start.offset) <= READ_MAX) {
-                    break;
-                }
-                (count, end) = (count + 1, next_end);
-            }
-            self.fill(&start, end - u64::from(start.offset), &mut bytes)?;
-            for n in &rest[..count] {
-                let (key, at) = &rows[*n];
-                let row = &bytes[(at.offset - start.offset) as usize..][..at.len as usize];
-                let row = self.decode(at, row, Some(key.as_str()))?;
-                values[*n] = Bytes::copy_from_slice(row.value);
-            }
-            rest = &rest[count..];
-        }
-        let record = |((key, at), value): ((Key, RowRef), Bytes)| Record {
-            key,
-            revision: at.revision,
-            value,
+        let mut bytes = Vec::new();
+        let read = |(key, at): (Key, RowRef)| {
+            let row = self.read(&at, Some(key.as_str()), &mut bytes)?;
+            let value = Bytes::copy_from_slice(row.value);
+            Ok(Record { key, revision: at.revision, value })
         };
-        Ok(rows.into_iter().zip(values).map(record).collect())
+        rows.into_iter().map(read).collect()
     }
 
-    fn decode<'a>(
+    /// Reads a row into a buffer and checks it.
+    fn read<'a>(
         &self,
         at: &RowRef,
-        bytes: &'a [u8],
         key: Option<&str>,
+        bytes: &'a mut Vec<u8>,
     ) -> Result<Row<'a>, Error> {
+        let segment = self.segments.get(&u64::from(at.segment));
+        let segment = segment.ok_or_else(|| damaged(at, "the segment is missing"))?;
+        bytes.resize(at.len as usize, 0);
+        segment.file.read(at.offset.into(), bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => damaged(at, "the segment is truncated"),
+            _ => Error::Unavailable(format!("{}: {error}", place(at))),
+        })?;
         let row = Row::decode(self.seed, bytes).map_err(|Bad(why)| damaged(at, why))?;
         if row.revision != at.revision {
             return Err(damaged(at, "it belongs to another revision"));
@@ -163,17 +133,6 @@ impl RowReader {
             return Err(damaged(at, "it belongs to another key"));
         }
         Ok(row)
-    }
-
-    /// Reads so many bytes from the position of a row.
-    fn fill(&self, at: &RowRef, len: u64, out: &mut Vec<u8>) -> Result<(), Error> {
-        let segment = self.segments.get(&u64::from(at.segment));
-        let segment = segment.ok_or_else(|| damaged(at, "the segment is missing"))?;
-        out.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
-        segment.file.read(at.offset.into(), out).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => damaged(at, "the segment is truncated"),
-            _ => Error::Unavailable(format!("{}: {error}", place(at))),
-        })
     }
 }
 

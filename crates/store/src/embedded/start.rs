@@ -18,7 +18,7 @@ use super::free::FreeFiles;
 use super::load::{Loaded, OnDamage, OpenSegment, load};
 use super::log::{Edges, Log};
 use super::published::Published;
-use super::salvage::{Salvaged, salvage};
+use super::salvage::salvage;
 use super::segment::Segment;
 use super::{Options, damaged, unavailable};
 use crate::store::{Error, FIRST};
@@ -40,25 +40,16 @@ pub(super) struct Started {
 
 /// Opens the store, or creates it.
 pub(super) fn start(disk: &Arc<dyn Disk>, options: &Options) -> Result<Started, Error> {
-    let Salvaged { identity, lost } = match options.salvage {
-        true => salvage(disk, options)?,
-        false => Salvaged { identity: format::read(&**disk)?, lost: Vec::new() },
+    let (dir, mut lost) = (&**disk, Vec::new());
+    let identity = match options.salvage {
+        true => salvage(disk, options, &mut lost)?,
+        false => format::read(dir)?,
     };
     let identity = identity.map_or_else(|| create(disk, options), Ok)?;
-    let loaded = load(&**disk, &identity, OnDamage::Refuse)?;
-    serve(disk, options, identity, loaded).map(|started| Started { lost, ..started })
-}
-
-/// Makes everything that was loaded durable.
-fn serve(
-    disk: &Arc<dyn Disk>,
-    options: &Options,
-    identity: Identity,
-    loaded: Loaded,
-) -> Result<Started, Error> {
+    let loaded = load(dir, &identity, OnDamage::Refuse)?;
     let ages = ages(&loaded, options.clock.now().as_millisecond());
     let Loaded { published, sealed, open, sequence, number, expiries, unlisted, .. } = loaded;
-    let dir = &**disk;
+    // From here on, everything that was loaded is made durable.
     let open = open.ok_or_else(|| damaged(dir, "*.seg", "the open segment is missing"))?;
     if !loaded.is_clean {
         let name = Segment::name(open.active.summary.number);
@@ -73,7 +64,7 @@ fn serve(
     let mut log = Log::new(disk, &identity, options, number)?;
     (log.sealed, log.active, log.free) = (sealed, Some(open.active), FreeFiles::adopt(dir, unused));
     (log.sequence, log.durable) = (sequence, sequence);
-    Ok(Started { identity, published, log, expiries, ages, lost: Vec::new() })
+    Ok(Started { identity, published, log, expiries, ages, lost })
 }
 
 /// Writes the last frame in its place again and syncs it, also if it is durable: then the same bytes
@@ -119,6 +110,6 @@ fn create(disk: &Arc<dyn Disk>, options: &Options) -> Result<Identity, Error> {
     let mut log = Log::new(disk, &identity, options, 0)?;
     log.append(&mut Draft::new(identity.seed(), 0), edges).map_err(failed)?;
     log.close(FIRST);
-    format::write(dir, &identity)?;
+    format::write(dir, Some(&identity))?;
     Ok(identity)
 }

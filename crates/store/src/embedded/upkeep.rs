@@ -25,19 +25,19 @@ pub(super) fn run(shared: &Shared, asked: &Receiver<()>) {
             return;
         }
         let now = Instant::now();
+        let (is_clean_due, is_scrub_due) = (asked.is_ok() || now >= next_clean, now >= next_scrub);
+        // Before the work, which may panic.
+        next_clean = if is_clean_due { now + TICK } else { next_clean };
+        next_scrub = if is_scrub_due { now + scrub::pause(shared) } else { next_scrub };
         let work = || {
-            if asked.is_ok() || now >= next_clean {
+            if is_clean_due {
                 cleaner::clean(shared);
-                next_clean = now + TICK;
             }
-            if now >= next_scrub {
+            if is_scrub_due {
                 scrubbed = scrub::step(shared, scrubbed);
-                next_scrub = now + scrub::pause(shared);
             }
         };
-        if catch_unwind(AssertUnwindSafe(work)).is_err() {
-            next_clean = now + TICK;
-            next_scrub = now + scrub::pause(shared);
-        }
+        // A panic is reported like every other one; the next round tries again.
+        let _ = catch_unwind(AssertUnwindSafe(work));
     }
 }

@@ -38,12 +38,12 @@ pub fn verify_on(disk: &dyn Disk) -> Result<Verified, Error> {
     let identity = format::read(disk)?;
     let identity = identity.ok_or_else(|| damaged(disk, FORMAT_FILE, "the file is missing"))?;
     let published = load(disk, &identity, OnDamage::Refuse)?.published;
-    let totals = published.index.totals();
+    let usage = published.index.usage();
     Ok(Verified {
         identity,
         revision: published.newest,
         compacted: published.compacted,
-        objects: totals.objects,
-        versions: totals.rows,
+        objects: usage.objects,
+        versions: usage.versions,
     })
 }

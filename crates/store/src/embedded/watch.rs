@@ -47,13 +47,18 @@ impl Cursor {
         let position = cursor.position;
         cursor.newest.wait_for(|newest| *newest > position).await.ok()?;
         let shared = cursor.shared.upgrade()?;
-        let batch = match shared.recent_batch(&cursor.prefix, position) {
-            Ok(Some(batch)) => Ok(batch),
-            Ok(None) => {
+        let recent = {
+            let published = shared.published();
+            published
+                .check_kept(position)
+                .map(|()| published.recent.batch(&cursor.prefix, position))
+        };
+        let batch = match recent.transpose() {
+            Some(batch) => batch,
+            None => {
                 let prefix = cursor.prefix.clone();
                 shared.blocking(move |shared| shared.old_batch(&prefix, position)).await
             }
-            Err(error) => Err(error),
         };
         match batch {
             Ok(batch) => {
@@ -66,13 +71,6 @@ impl Cursor {
 }
 
 impl Shared {
-    /// The next changes, if they are all in memory.
-    fn recent_batch(&self, prefix: &str, after: Revision) -> Result<Option<Batch>, Error> {
-        let published = self.published();
-        published.check_kept(after)?;
-        Ok(published.recent.batch(prefix, after))
-    }
-
     /// The next changes from the log on disk.
     fn old_batch(&self, prefix: &str, after: Revision) -> Result<Batch, Error> {
         let (rows, reader) = {

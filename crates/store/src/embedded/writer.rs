@@ -16,7 +16,7 @@ use headwater_api::Revision;
 
 use super::expiry::{Expiries, Expiry};
 use super::group::{CommitGroup, Staged};
-use super::mailbox::{Gather, QueuedGroup, Request, Task};
+use super::mailbox::{Gather, Request, Task};
 use super::retention::Keeper;
 use super::space::Room;
 use super::{Shared, cleaner};
@@ -65,15 +65,15 @@ impl Writer {
 
     /// Works until the mailbox is closed and empty.
     pub(super) fn run(mut self) {
-        loop {
-            let next = self.expiries.next().map_or(self.next_tick, |next| next.min(self.next_tick));
-            let wait = next.saturating_duration_since(Instant::now());
-            let QueuedGroup { requests, last } = self.shared.mailbox.take(wait, self.gather);
-            self.process(requests);
-            if last {
-                return;
-            }
+        while let Some(group) = self.shared.mailbox.take(self.wait(), self.gather) {
+            self.process(group);
         }
+    }
+
+    /// The time until something is due.
+    fn wait(&self) -> Duration {
+        let next = self.expiries.next().map_or(self.next_tick, |next| next.min(self.next_tick));
+        next.saturating_duration_since(Instant::now())
     }
 
     /// Commits a group and answers everybody who waits for it.
@@ -186,7 +186,7 @@ impl Writer {
         }
         let (edges, history_bytes) = {
             let published = self.shared.published();
-            (published.edges(), published.index.totals().history_bytes)
+            (published.edges(), published.index.usage().history_bytes)
         };
         self.keeper.mark(now, edges.newest);
         self.keeper.target(now, edges, history_bytes)
@@ -208,12 +208,8 @@ impl Shared {
         let appended = log.append(&mut staged.draft, edges)?;
         self.published_mut().publish(std::mem::take(&mut staged.changes), &appended);
         drop(log);
-        {
-            let mut report = self.report();
-            report.transactions += 1;
-            if report.trouble.take().is_some() {
-                tracing::info!("the log can be written again");
-            }
+        if self.report().trouble.take().is_some() {
+            tracing::info!("the log can be written again");
         }
         self.newest.send_replace(edges.newest);
         Ok(())

@@ -107,6 +107,9 @@ pub(crate) enum Scenario {
     /// Many users next to two that take what they can: priority and fairness
     #[command(after_long_help = FAIRNESS)]
     Fairness(FairnessFlags),
+    /// Watchers behind two relays: what they cost the server, the delay, and a server that is killed
+    #[command(after_long_help = RELAY)]
+    Relay(RelayFlags),
     /// CPU and memory of a client's cache, in several representations
     Client(ClientFlags),
     /// From an empty server to pods running on simulated nodes, with all controllers
@@ -321,6 +324,38 @@ pub(crate) struct FairnessFlags {
     /// Also measure a server without priority and fairness
     #[arg(long)]
     pub(crate) control: bool,
+}
+
+const RELAY: &str = "\
+Examples:
+  headwater bench relay
+  headwater bench relay --watchers 100,1000,10000
+  headwater bench relay --outage-seconds 0               without killing the server
+
+Every watcher has a connection of its own.";
+
+/// Flags of `bench relay`.
+#[derive(Debug, Args)]
+pub(crate) struct RelayFlags {
+    /// Watchers of two relays; a list runs each number
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "100,1000,10000")]
+    pub(crate) watchers: Vec<usize>,
+
+    /// Writes; each is an event for all watchers
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    pub(crate) writes: usize,
+
+    /// Writes per second
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) writes_per_second: u32,
+
+    /// Pods in the cache of a relay, for its memory
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    pub(crate) objects: usize,
+
+    /// Seconds for which the server is down after it was killed; 0: it is not killed
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    pub(crate) outage_seconds: u64,
 }
 
 /// Flags of `bench client`.

@@ -10,8 +10,8 @@ use crate::flags::{self, CommonFlags, Flags, FollowFlags, Scenario};
 use crate::load::stream;
 use crate::report::{Outputs, Printer, Report};
 use crate::scenario::{
-    client, cluster, delta, fairness, fan_out, floor, herd, idle, list, selective, start, targets,
-    write,
+    client, cluster, delta, fairness, fan_out, floor, herd, idle, list, relay, selective, start,
+    targets, write,
 };
 use crate::session::Session;
 use crate::target::ServerSource;
@@ -107,6 +107,17 @@ async fn dispatch(session: &mut Session, scenario: Scenario, memory: bool) -> Re
                 with_control: flags.control,
             };
             Box::pin(size.run(session)).await
+        }
+        Scenario::Relay(flags) => {
+            refuse_running_servers(session, "relay")?;
+            let sizes = relay::RelaySizes {
+                watchers: ascending(flags.watchers)?,
+                writes: flags.writes,
+                writes_per_second: flags.writes_per_second,
+                objects: flags.objects,
+                outage: Duration::from_secs(flags.outage_seconds),
+            };
+            Box::pin(sizes.run(session)).await
         }
         Scenario::Client(flags) => {
             let (objects, updates) = (ascending(flags.objects)?, flags.updates);

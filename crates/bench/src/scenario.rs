@@ -10,6 +10,7 @@ pub(crate) mod selective;
 pub(crate) mod herd;
 pub(crate) mod idle;
 pub(crate) mod fairness;
+pub(crate) mod relay;
 pub(crate) mod client;
 pub(crate) mod cluster;
 pub(crate) mod floor;

@@ -73,7 +73,10 @@ impl TargetServer {
     ) -> Result<(TargetServer, Duration)> {
         let kubeconfig = home.path().join("kubeconfig");
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["serve", "--bind", "127.0.0.1:0", "--kubeconfig-out"]).arg(&kubeconfig);
+        command.args(["serve", "--kubeconfig-out"]).arg(&kubeconfig);
+        if !flags.contains(&"--bind") {
+            command.args(["--bind", "127.0.0.1:0"]);
+        }
         // All requests come from one user.
         command.args(["--max-watches", "10000000", "--max-watches-per-user", "10000000"]);
         command.args(["--max-list-bytes", "1024GiB"]).args(flags);
@@ -108,10 +111,19 @@ impl TargetServer {
 
     /// Stops the server with SIGTERM and keeps its data.
     pub(crate) fn stop(self) -> Result<ScratchDir> {
+        self.end(Signal::TERM)
+    }
+
+    /// Kills the server and keeps its data.
+    pub(crate) fn kill(self) -> Result<ScratchDir> {
+        self.end(Signal::KILL)
+    }
+
+    fn end(self, signal: Signal) -> Result<ScratchDir> {
         let started = self.started;
         let (mut process, home) =
             started.context("the bench did not start this server and cannot stop it")?;
-        rustix::process::kill_process(Pid::from_child(&process.0), Signal::TERM)?;
+        rustix::process::kill_process(Pid::from_child(&process.0), signal)?;
         process.0.wait()?;
         Ok(home)
     }

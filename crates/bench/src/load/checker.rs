@@ -56,6 +56,10 @@ impl EventLog {
         }
     }
 
+    pub(crate) fn last(&self) -> Option<u64> {
+        self.0.last().copied()
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.0.len()
     }

@@ -22,7 +22,7 @@ use crate::kubeconfig::kube_client;
 use crate::report::figures::{Figure, Figures};
 use crate::report::{Case, Row};
 use crate::session::Session;
-use crate::target::measure::{Meter, metrics, rss};
+use crate::target::measure::{Meter, metrics, request_count, rss};
 use crate::target::{Process, ScratchDir, TargetServer};
 
 /// The size of the cluster.
@@ -159,16 +159,9 @@ impl ReadCounts {
 
     async fn of(target: &TargetServer) -> Result<ReadCounts> {
         let text = metrics(&target.endpoint).await?;
-        let count = |verb: &str| count(&text, verb);
+        let count = |verb: &str| request_count(&text, &format!("verb=\"{verb}\""));
         Ok(ReadCounts { lists: count("LIST"), watches: count("WATCH") })
     }
-}
-
-/// The sum of the request counters of a verb.
-fn count(metrics: &str, verb: &str) -> u64 {
-    let lines = metrics.lines().filter(|line| line.starts_with("apiserver_request_total{"));
-    let lines = lines.filter(|line| line.contains(&format!("verb=\"{verb}\"")));
-    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
 /// An informer that observes the progress.
@@ -227,19 +220,4 @@ fn start_controllers(kubeconfig: &Path, stages: &Path, nodes: usize) -> Result<P
     command.args(["controllers", "--no-leader-election", "--nodes", &nodes.to_string()]);
     command.arg("--kubeconfig").arg(kubeconfig).arg("--stages").arg(stages);
     Process::ready(&mut command).context("the controllers did not start")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_are_counted_by_verb() {
-        let metrics = "# HELP x\n\
-            apiserver_request_total{verb=\"LIST\",resource=\"pods\",code=\"200\"} 2\n\
-            apiserver_request_total{verb=\"LIST\",resource=\"nodes\",code=\"200\"} 3\n\
-            apiserver_request_total{verb=\"WATCH\",resource=\"pods\",code=\"200\"} 7\n\
-            other_total{verb=\"LIST\"} 9\n";
-        assert_eq!((count(metrics, "LIST"), count(metrics, "WATCH")), (5, 7));
-    }
 }

@@ -20,7 +20,7 @@ use crate::target::measure::{Meter, rss};
 /// Clients that write as fast as possible.
 pub(crate) const WRITERS: usize = 4;
 /// Pods that receive the writes.
-const PODS: usize = 64;
+pub(crate) const PODS: usize = 64;
 
 /// The pace of the writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,11 @@ impl FanOutCase {
 }
 
 /// Writes from one client, paced.
-async fn paced(endpoint: &Endpoint, writes: usize, pause: Duration) -> Result<LoadResult> {
+pub(crate) async fn paced(
+    endpoint: &Endpoint,
+    writes: usize,
+    pause: Duration,
+) -> Result<LoadResult> {
     let mut connection = Connection::open(endpoint).await?;
     let mut ticks = tokio::time::interval(pause);
     let mut done = LoadResult { micros: histogram()?, acknowledged: Vec::new() };

@@ -96,6 +96,13 @@ pub(crate) async fn metrics(endpoint: &Endpoint) -> Result<String> {
     Ok(String::from_utf8(body.collect().await?.to_bytes().into())?)
 }
 
+/// The sum of the request counters with a label.
+pub(crate) fn request_count(metrics: &str, label: &str) -> u64 {
+    let lines = metrics.lines().filter(|line| line.starts_with("apiserver_request_total{"));
+    let lines = lines.filter(|line| line.contains(label));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+}
+
 fn value(metrics: &str, name: &str) -> Option<f64> {
     let mut lines = metrics.lines().filter_map(|line| line.split_once(' '));
     lines.find(|(found, _)| *found == name)?.1.trim().parse().ok()
@@ -114,6 +121,17 @@ mod tests {
         assert_eq!(value(metrics, "process_cpu_seconds_total"), Some(12.5));
         assert_eq!(value(metrics, "process_resident_memory_bytes"), Some(2.5e8));
         assert_eq!(value(metrics, "process_start_time_seconds"), None);
+    }
+
+    #[test]
+    fn requests_are_counted_by_label() {
+        let metrics = "# HELP x\n\
+            apiserver_request_total{verb=\"LIST\",resource=\"pods\",code=\"200\"} 2\n\
+            apiserver_request_total{verb=\"LIST\",resource=\"nodes\",code=\"200\"} 3\n\
+            apiserver_request_total{verb=\"WATCH\",resource=\"pods\",code=\"200\"} 7\n\
+            other_total{verb=\"LIST\"} 9\n";
+        let count = |label| request_count(metrics, label);
+        assert_eq!((count("verb=\"LIST\""), count("resource=\"pods\"")), (5, 9));
     }
 
     #[test]

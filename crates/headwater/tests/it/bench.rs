@@ -46,6 +46,26 @@ fn bench_client_compares_representations_of_pods() {
 }
 
 #[test]
+fn bench_relay_compares_relays_with_clients_and_survives_a_killed_server() {
+    let sizes = ["relay", "--watchers", "4", "--writes", "5", "--writes-per-second", "20"];
+    let lines = bench(&[&sizes[..], &["--objects", "100", "--outage-seconds", "1"]].concat());
+    let names: Vec<&str> = counts(&lines).iter().map(|(name, _)| *name).collect();
+    assert_eq!(
+        names,
+        [
+            "relay: server of two clients, 2 watchers",
+            "relay: server of two relays, 4 watchers",
+            "relay: two relays, 4 watchers",
+            "relay: server without relays, 4 watchers",
+            "relay: memory, 100 objects",
+            "relay: killed server, 4 watchers",
+        ]
+    );
+    assert_eq!(lines[2]["count"], 20);
+    assert!(lines[4]["memory_bytes"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
 fn writes_are_measured_for_every_verb_and_run() {
     let lines = bench(&in_memory(&["write", "--clients", "2", "--objects", "7", "--runs", "2"]));
     let verbs = [

@@ -29,6 +29,7 @@ mod process;
 mod python;
 mod recording;
 mod relay;
+mod relay_history;
 mod round_trip;
 mod soak;
 mod spec;

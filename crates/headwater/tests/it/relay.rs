@@ -13,53 +13,98 @@ use kube::api::{ObjectMeta, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Config};
+use rustix::process::{Pid, Signal};
 
 use crate::process::{Process, headwater, run};
 use crate::python::python;
 
+/// A relay process that is killed when dropped.
+pub(crate) struct RelayProcess {
+    child: Child,
+    /// The port it serves on.
+    pub(crate) port: u16,
+    /// A kubeconfig with the token of [`TOKENS`].
+    pub(crate) kubeconfig: PathBuf,
+}
+
+/// The only user of the servers that are relayed: an administrator.
+pub(crate) const TOKENS: &str = "secret-token,jane,1,system:masters\n";
+
+impl RelayProcess {
+    /// Starts a relay of everything, in a directory; 0 is a free port. `None` if it ends at its start.
+    pub(crate) fn start(
+        upstream: &Path,
+        dir: &Path,
+        port: u16,
+        more: &[&str],
+    ) -> Option<RelayProcess> {
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let kubeconfig = dir.join("relay-clients");
+        let mut command = headwater(&["relay", "--bind", &format!("127.0.0.1:{port}")]);
+        command.args(["--upstream", &text(upstream), "--data-dir", &text(&dir.join("relay-data"))]);
+        command.args(["--kubeconfig-out", &text(&kubeconfig)]).args(more);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        let Some(rest) = ready.strip_prefix("ready at https://127.0.0.1:") else {
+            child.wait().unwrap();
+            return None;
+        };
+        let port = rest.split(';').next().unwrap().parse().unwrap();
+        let given = fs::read_to_string(&kubeconfig).unwrap();
+        let user = "users:\n- name: user\n  user:\n    token: secret-token\n";
+        fs::write(&kubeconfig, given.replace("users: []\n", user)).unwrap();
+        Some(RelayProcess { child, port, kubeconfig })
+    }
+
+    /// Ends it with a signal.
+    pub(crate) fn end(mut self, signal: Signal) {
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for RelayProcess {
+    fn drop(&mut self) {
+        // It may have exited.
+        let _ = (self.child.kill(), self.child.wait());
+    }
+}
+
+/// Starts a server that knows [`TOKENS`]; also returns the kubeconfig of its administrator.
+pub(crate) fn upstream(dir: &Path, storage: &[&str]) -> (Process, PathBuf) {
+    let (admin, tokens) = (dir.join("admin"), dir.join("tokens"));
+    fs::write(&tokens, TOKENS).unwrap();
+    fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).unwrap();
+    let files = [
+        "--kubeconfig-out",
+        admin.to_str().unwrap(),
+        "--token-auth-file",
+        tokens.to_str().unwrap(),
+    ];
+    (Process::serve(&[storage, &files].concat()), admin)
+}
+
 /// A server, a relay in front of it, and a kubeconfig for the relay.
 struct Relayed {
     _upstream: Process,
-    relay: Child,
+    relay: RelayProcess,
     dir: tempfile::TempDir,
-    kubeconfig: PathBuf,
 }
 
 impl Relayed {
     fn start() -> Relayed {
         let dir = tempfile::tempdir().unwrap();
-        let file = |name: &str| dir.path().join(name);
-        let (admin, tokens) = (file("admin"), file("tokens"));
-        fs::write(&tokens, "secret-token,jane,1,system:masters\n").unwrap();
-        fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).unwrap();
-        let text = |path: &Path| path.to_str().unwrap().to_owned();
-        let upstream = Process::serve(&[
-            "--memory",
-            "--kubeconfig-out",
-            &text(&admin),
-            "--token-auth-file",
-            &text(&tokens),
-        ]);
-        let kubeconfig = file("relay");
-        let args = ["relay", "--all", "--bind", "127.0.0.1:0"];
-        let mut command = headwater(&args);
-        command.args(["--upstream", &text(&admin), "--data-dir", &text(&file("data"))]);
-        command.args(["--kubeconfig-out", &text(&kubeconfig)]);
-        let mut relay = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut ready = String::new();
-        BufReader::new(relay.stdout.take().unwrap()).read_line(&mut ready).unwrap();
-        assert!(ready.starts_with("ready at https://127.0.0.1:"), "{ready}");
-        let given = fs::read_to_string(&kubeconfig).unwrap();
-        let user = "users:\n- name: user\n  user:\n    token: secret-token\n";
-        fs::write(&kubeconfig, given.replace("users: []\n", user)).unwrap();
-        Relayed { _upstream: upstream, relay, dir, kubeconfig }
+        let (upstream, admin) = upstream(dir.path(), &["--memory"]);
+        let relay = RelayProcess::start(&admin, dir.path(), 0, &["--all"]).unwrap();
+        Relayed { _upstream: upstream, relay, dir }
     }
 
     #[track_caller]
     fn kubectl(&self, line: &str) -> String {
         let output = Command::new("kubectl")
             .args(line.split_whitespace())
-            .env("KUBECONFIG", &self.kubeconfig)
+            .env("KUBECONFIG", &self.relay.kubeconfig)
             .env("HOME", self.dir.path())
             .env_remove("http_proxy")
             .env_remove("https_proxy")
@@ -69,12 +114,6 @@ impl Relayed {
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{line}: {text}{errors}");
         text
-    }
-}
-
-impl Drop for Relayed {
-    fn drop(&mut self) {
-        let _ = (self.relay.kill(), self.relay.wait());
     }
 }
 
@@ -100,6 +139,35 @@ fn kubectl_reads_and_writes_through_a_relay() {
     assert!(relayed.kubectl("auth can-i list pods").contains("yes"));
 }
 
+/// A process that is killed when dropped.
+struct KilledChild(Child);
+
+impl Drop for KilledChild {
+    fn drop(&mut self) {
+        // It may have exited.
+        let _ = (self.0.kill(), self.0.wait());
+    }
+}
+
+#[test]
+fn controllers_and_examples_run_on_a_relay_unchanged() {
+    if !has_kubectl() {
+        return;
+    }
+    let relayed = Relayed::start();
+    let kubeconfig = relayed.relay.kubeconfig.to_str().unwrap();
+    let mut command = headwater(&["controllers", "--no-leader-election", "--nodes", "2"]);
+    command.args(["--kubeconfig", kubeconfig]).stdout(Stdio::null());
+    let _controllers = KilledChild(command.spawn().unwrap());
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/breathing.yaml");
+    relayed.kubectl(&format!("apply -f {example}"));
+    relayed.kubectl("rollout status deployment/breathing --timeout=120s");
+    let pods = relayed.kubectl("get pods -l app=breathing -o name");
+    assert!(pods.contains("pod/breathing-"), "{pods}");
+    relayed.kubectl(&format!("delete --wait -f {example}"));
+    relayed.kubectl("wait --for=delete pod -l app=breathing --timeout=120s");
+}
+
 #[test]
 fn the_python_client_works_through_a_relay() {
     let Some(python) = python() else { return };
@@ -107,7 +175,7 @@ fn the_python_client_works_through_a_relay() {
     let scripts = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/python"));
     let output = Command::new(python)
         .arg(scripts.join("client.py"))
-        .env("KUBECONFIG", &relayed.kubeconfig)
+        .env("KUBECONFIG", &relayed.relay.kubeconfig)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("NO_PROXY", "*")
         .output()
@@ -119,7 +187,7 @@ fn the_python_client_works_through_a_relay() {
 #[tokio::test(flavor = "multi_thread")]
 async fn kube_rs_watches_through_a_relay() {
     let relayed = tokio::task::block_in_place(Relayed::start);
-    let read = Kubeconfig::read_from(&relayed.kubeconfig).unwrap();
+    let read = Kubeconfig::read_from(&relayed.relay.kubeconfig).unwrap();
     let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(Client::try_from(config).unwrap(), "default");
     let stream = watcher(maps.clone(), watcher::Config::default().streaming_lists());

@@ -169,13 +169,23 @@ impl Endpoint {
         }
     }
 
-    /// Reads a list and passes on each item.
-    async fn list(&self, query: &ListQuery, take: &mut TakeItem<'_>) -> Result<ListHead, Error> {
+    /// Reads a list of at most `max` bytes and passes on each item.
+    async fn list(
+        &self,
+        query: &ListQuery,
+        max: usize,
+        take: &mut TakeItem<'_>,
+    ) -> Result<ListHead, Error> {
         let request = self.request(&query.to_query(), Wanted::List)?;
         let sent = timeout(self.options.stall, self.send(request)).await;
         let mut body = sent.map_err(|_| Error::Stalled)??.into_body();
         let mut reader = ListBody::new(self.options.max_frame);
+        let mut size = 0;
         while let Some(chunk) = next_chunk(&mut body, self.options.stall).await? {
+            size += chunk.len();
+            if size > max {
+                return Err(Error::TooLong { max });
+            }
             self.received(chunk.len());
             let timer = self.observer.as_ref().map(Timer::start);
             reader.feed(&chunk, take)?;
@@ -323,7 +333,8 @@ impl<K: Cached> ListWatch for Http<K> {
             bases.clear();
         }
         let mut page = PageReader::new(self.decoder(&query.selection));
-        let head = self.endpoint.list(&query, &mut |item: &[u8]| page.item(item)).await?;
+        let head =
+            self.endpoint.list(&query, usize::MAX, &mut |item: &[u8]| page.item(item)).await?;
         let page = page.finish(head);
         if let Some(bases) = self.bases.as_ref().filter(|_| page.continue_token.is_none()) {
             bases.complete();

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use headwater_api::{Clock, SystemClock};
@@ -26,6 +27,9 @@ use kube::config::KubeConfigOptions;
 use crate::flags::RelayFlags;
 use crate::signals::Signals;
 use crate::{limits, print};
+
+/// The permission of an open watch is not asked for more often.
+const RECHECK_MIN: Duration = Duration::from_secs(1);
 
 /// Relays until a signal.
 pub(crate) async fn relay(flags: RelayFlags) -> Result<()> {
@@ -67,8 +71,10 @@ pub(crate) async fn relay(flags: RelayFlags) -> Result<()> {
         data_dir: flags.data_dir.clone(),
         stale_ok: flags.stale_ok,
         keep_reviews: flags.permission_ttl,
+        recheck_watches: flags.recheck_watches.max(RECHECK_MIN),
         impersonate: flags.impersonate,
         log_max: None,
+        silence: None,
         server,
     }))
     .await?;

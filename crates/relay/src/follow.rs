@@ -22,12 +22,12 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::journal::RecoveredLogs;
-use crate::store::{Followed, describe};
+use crate::store::{Followed, ProgressProof, describe};
 use crate::text::{receive, revision_of};
 
-/// A watch without any event or bookmark for this long is abandoned. Kubernetes sends a bookmark every
-/// minute.
-const SILENCE: Duration = Duration::from_secs(95);
+/// A watch without any event or bookmark for this long is checked, unless options say otherwise.
+/// Kubernetes sends a bookmark every minute to most watches.
+pub(crate) const SILENCE: Duration = Duration::from_secs(95);
 
 /// How long opening a watch may take.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -107,7 +107,7 @@ impl Following {
             };
             let arrived = tokio::select! {
                 biased;
-                arrived = timeout(SILENCE, events.next()) => arrived,
+                arrived = timeout(self.followed.silence, events.next()) => arrived,
                 Ok(()) = self.quiet.changed() => {
                     let (from, to) = *self.quiet.borrow_and_update();
                     if from == self.position && to > from {
@@ -117,7 +117,11 @@ impl Following {
                 }
             };
             match arrived {
-                Err(_) => self.leave("silence", "the watch was silent for too long").await,
+                Err(_) => {
+                    if let Some(batch) = self.silent().await {
+                        return Ok(batch);
+                    }
+                }
                 Ok(None) => self.events = None,
                 Ok(Some(arrived)) => {
                     if let Some(batch) = self.take(arrived).await {
@@ -245,6 +249,9 @@ impl Following {
             Ok(RawEvent::Bookmark(version)) => {
                 return match revision_of(&version) {
                     Some(revision) if revision >= batch.complete_to => {
+                        if revision > batch.complete_to {
+                            self.followed.progressed();
+                        }
                         batch.complete_to = revision;
                         Ok(())
                     }
@@ -298,6 +305,22 @@ impl Following {
         batch.changes.push(Change { revision, key: stored, kind, value, prev: None });
         batch.complete_to = revision;
         Ok(())
+    }
+
+    /// Decides whether a silent watch is broken. Kubernetes sends no bookmark while it has seen no change
+    /// of a resource since its start, so silence alone says nothing.
+    async fn silent(&mut self) -> Option<Batch> {
+        match self.followed.probe(self.position).await {
+            ProgressProof::Quiet(to) => {
+                self.followed.heard();
+                return Some(self.deliver(Batch { changes: Vec::new(), complete_to: to }));
+            }
+            ProgressProof::Unknown => self.followed.heard(),
+            ProgressProof::Changed | ProgressProof::Failed => {
+                self.leave("silence", "the watch is silent, and not because nothing happens").await;
+            }
+        }
+        None
     }
 
     /// Leaves the upstream's watch after a failure, to open another.

@@ -52,11 +52,15 @@ pub struct Options {
     pub stale_ok: Duration,
     /// How long the upstream's answers about users and permissions are used.
     pub keep_reviews: Duration,
+    /// How often the upstream is asked again whether the reader of an open watch may still watch.
+    pub recheck_watches: Duration,
     /// Whether requests whose credential cannot be passed on are sent as their user, with the relay's
     /// right to impersonate.
     pub impersonate: bool,
     /// The size at which a log of the journal ends; `None` is the usual one.
     pub log_max: Option<u64>,
+    /// How long a watch of the upstream may be silent before it is checked; `None` is the usual time.
+    pub silence: Option<Duration>,
     /// The server; what concerns the upstream is added.
     pub server: headwater_server::Options,
 }
@@ -74,6 +78,7 @@ struct RelayState {
     data_dir: Option<PathBuf>,
     stale_ok: Duration,
     log_max: Option<u64>,
+    silence: Option<Duration>,
     cache: headwater_cache::Options,
     server: Server,
     followed: Mutex<BTreeMap<String, Arc<Followed>>>,
@@ -92,6 +97,7 @@ impl Relay {
         server.authenticator = server.authenticator.without_administrator().with_webhook(tokens);
         server.authorization = Authorization::upstream(connection.clone(), keep_reviews);
         server.upstream = Some(connection.clone());
+        server.settings.recheck_watches = Some(options.recheck_watches);
         let cache = server.cache.clone();
         if let Some(path) = &data_dir {
             let made = std::fs::create_dir_all(path);
@@ -121,6 +127,7 @@ impl Relay {
             data_dir,
             stale_ok: options.stale_ok,
             log_max: options.log_max,
+            silence: options.silence,
             cache,
             server: running.server().clone(),
             followed: Mutex::default(),
@@ -321,6 +328,7 @@ impl RelayState {
                 path.join(folder.replace('/', "_"))
             }),
             log_max: self.log_max,
+            silence: self.silence,
         };
         let store = match FollowedStore::open(&self.connection, options) {
             Ok(store) => store,
@@ -343,7 +351,11 @@ impl RelayState {
             kind: Arc::clone(&entry.kind),
             cache,
             part: entry.part.clone(),
-            age: Arc::new(move || followed.age()),
+            age: {
+                let followed = Arc::clone(&followed);
+                Arc::new(move || followed.age())
+            },
+            shows_progress: Arc::new(move || followed.shows_progress()),
         });
         held.send_replace(true);
         let ended = cacher.run(stop.clone()).await;

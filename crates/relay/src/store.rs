@@ -31,7 +31,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::connection::Connection;
-use crate::follow::Following;
+use crate::follow::{Following, SILENCE};
 use crate::journal::{Journal, RecoveredLogs, RecoveredState, StateWriter};
 use crate::shared_call::SharedCall;
 use crate::text::{receive, revision_of};
@@ -62,6 +62,8 @@ pub(crate) struct FollowOptions {
     pub(crate) folder: Option<PathBuf>,
     /// The size at which a log of the journal ends, if not the usual one.
     pub(crate) log_max: Option<u64>,
+    /// After which a silent watch is checked, if not the usual time.
+    pub(crate) silence: Option<Duration>,
 }
 
 /// The store of one resource. Cheap to clone.
@@ -79,6 +81,8 @@ pub(crate) struct Followed {
     head: RawCollection,
     pub(crate) selection: Selection,
     stale_ok: Duration,
+    /// After which a silent watch of the upstream is checked.
+    pub(crate) silence: Duration,
     state: Mutex<FollowState>,
     pub(crate) tip: watch::Sender<Revision>,
     /// Nothing changed after the first revision up to the second.
@@ -87,6 +91,8 @@ pub(crate) struct Followed {
     /// The newest revision that a reader waits for.
     wanted: AtomicU64,
     is_catching_up: AtomicBool,
+    /// Whether the upstream sent no bookmark when it was asked for a proof of progress.
+    is_unproven: AtomicBool,
     /// The task that proves progress.
     proofs: Mutex<JoinSet<()>>,
     /// Whether a watch of the upstream is being read.
@@ -96,6 +102,18 @@ pub(crate) struct Followed {
     cache: OnceLock<Cache>,
     /// The task of the cache, which checks the upstream's revision itself.
     follower: Mutex<Option<tokio::task::Id>>,
+}
+
+/// What a short watch of the upstream from a revision shows.
+pub(crate) enum ProgressProof {
+    /// Nothing changed up to a later revision.
+    Quiet(Revision),
+    /// Something changed: the watch that is being read has it too.
+    Changed,
+    /// Nothing arrived, not even a bookmark.
+    Unknown,
+    /// The upstream cannot be asked.
+    Failed,
 }
 
 struct FollowState {
@@ -126,7 +144,7 @@ impl FollowedStore {
         connection: &Arc<Connection>,
         options: FollowOptions,
     ) -> Result<FollowedStore, crate::Error> {
-        let FollowOptions { kind, selection, stale_ok, folder, log_max } = options;
+        let FollowOptions { kind, selection, stale_ok, folder, log_max, silence } = options;
         let subject = subject(&kind, &selection);
         let (journal, recovered) = match folder {
             None => (None, None),
@@ -167,6 +185,7 @@ impl FollowedStore {
             connection: Arc::clone(connection),
             selection,
             stale_ok,
+            silence: silence.unwrap_or(SILENCE),
             state: Mutex::new(FollowState {
                 compacted: Revision::ZERO,
                 heard: Instant::now(),
@@ -181,6 +200,7 @@ impl FollowedStore {
             heads: SharedCall::new(),
             wanted: AtomicU64::new(0),
             is_catching_up: AtomicBool::new(false),
+            is_unproven: AtomicBool::new(false),
             proofs: Mutex::default(),
             is_following: AtomicBool::new(false),
             journal,
@@ -414,7 +434,8 @@ impl Followed {
     }
 
     /// Proves that nothing happened up to the newest revision that a reader waits for, if nothing did.
-    async fn catch_up(&self) {
+    /// Returns whether the upstream helps with that.
+    async fn catch_up(&self) -> bool {
         let wanted = || Revision(self.wanted.load(Ordering::Acquire));
         let mut tip = self.tip.subscribe();
         let deadline = Instant::now() + PROBE_TIMEOUT;
@@ -425,18 +446,44 @@ impl Followed {
                 continue;
             }
             let from = *tip.borrow();
-            let Ok(Some(to)) = timeout(PROBE_TIMEOUT, self.probe(from)).await else { return };
-            self.quiet.send_replace((from, to));
+            match self.probe(from).await {
+                ProgressProof::Quiet(to) => drop(self.quiet.send_replace((from, to))),
+                ProgressProof::Changed => {}
+                ProgressProof::Unknown => {
+                    self.is_unproven.store(true, Ordering::Release);
+                    return false;
+                }
+                ProgressProof::Failed => return false,
+            }
             let moved = timeout(PROBE_TIMEOUT, tip.wait_for(|tip| *tip > from)).await.is_ok();
             if !moved {
-                return;
+                return false;
             }
         }
+        true
     }
 
-    /// A revision up to which nothing changed after `from`, or `from` itself if something did: then the
-    /// watch that is being read has it too. `None` if neither is known.
-    async fn probe(&self, from: Revision) -> Option<Revision> {
+    /// Whether the newest state can be proven: the upstream shows the progress of the resource.
+    pub(crate) fn shows_progress(&self) -> bool {
+        !self.is_unproven.load(Ordering::Acquire)
+    }
+
+    /// A bookmark arrived.
+    pub(crate) fn progressed(&self) {
+        self.is_unproven.store(false, Ordering::Release);
+    }
+
+    /// Looks what happened after a revision, by a watch of its own.
+    pub(crate) async fn probe(&self, from: Revision) -> ProgressProof {
+        let proof = timeout(PROBE_TIMEOUT, self.ask_progress(from)).await;
+        let proof = proof.unwrap_or(ProgressProof::Failed);
+        if let ProgressProof::Quiet(_) = proof {
+            self.progressed();
+        }
+        proof
+    }
+
+    async fn ask_progress(&self, from: Revision) -> ProgressProof {
         self.connection.metrics().sent("progress");
         let query = WatchQuery {
             selection: self.selection.clone(),
@@ -444,19 +491,19 @@ impl Followed {
             initial_events: false,
             timeout_seconds: PROBE_SECONDS,
         };
-        let mut events = self.head.watch(&query).await.ok()?;
-        loop {
-            match events.next().await? {
-                Ok(RawEvent::Bookmark(version)) => {
-                    let reached = revision_of(&version)?;
-                    if reached > from {
-                        return Some(reached);
-                    }
-                }
-                Ok(RawEvent::Object(..)) => return Some(from),
-                Ok(RawEvent::Error(_)) | Err(_) => return None,
+        let Ok(mut events) = self.head.watch(&query).await else { return ProgressProof::Failed };
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(RawEvent::Bookmark(version)) => match revision_of(&version) {
+                    Some(reached) if reached > from => return ProgressProof::Quiet(reached),
+                    Some(_) => {}
+                    None => return ProgressProof::Failed,
+                },
+                Ok(RawEvent::Object(..)) => return ProgressProof::Changed,
+                Ok(RawEvent::Error(_)) | Err(_) => return ProgressProof::Failed,
             }
         }
+        ProgressProof::Unknown
     }
 
     /// Begins a new generation of the journal in the background.
@@ -528,10 +575,11 @@ impl Store for FollowedStore {
                 let followed = Arc::clone(followed);
                 proofs.spawn(async move {
                     loop {
-                        followed.catch_up().await;
+                        let is_helped = followed.catch_up().await;
                         followed.is_catching_up.store(false, Ordering::Release);
                         // A reader may have come after the last look.
-                        let is_done = followed.tip().0 >= followed.wanted.load(Ordering::Acquire)
+                        let is_done = !is_helped
+                            || followed.tip().0 >= followed.wanted.load(Ordering::Acquire)
                             || !followed.is_following.load(Ordering::Acquire);
                         if is_done || followed.is_catching_up.swap(true, Ordering::AcqRel) {
                             break;

@@ -112,6 +112,9 @@ impl Server {
                 Some(relayed) if !relayed.answers(&route, &query, request.method()) => {
                     self.pass_on(relayed, peer, identity, &query, &route, request).await
                 }
+                Some(relayed) if relayed.passes_on_late(&route, request.method()) => {
+                    self.answer_or_pass_on(relayed, peer, identity, query, route, request).await
+                }
                 _ => self.authorized(peer, identity, query, route, request).await,
             },
         };
@@ -121,6 +124,31 @@ impl Server {
                 trail.finish(response, is_long_running)
             }
             None => response,
+        }
+    }
+
+    /// Answers a read of a relay. If the relay cannot prove in time that its state is as new as the read
+    /// asks for, the upstream answers.
+    async fn answer_or_pass_on(
+        &self,
+        relayed: &Relayed,
+        peer: &Peer,
+        caller: Arc<Identity>,
+        query: Query,
+        route: Route,
+        request: Request<RequestBody>,
+    ) -> Response {
+        let mut again = Request::new(body::request(http_body_util::Empty::new()));
+        *again.uri_mut() = request.uri().clone();
+        *again.headers_mut() = request.headers().clone();
+        let (asked, target) = (query.clone(), route.clone());
+        let identity = Arc::clone(&caller);
+        let response = self.authorized(peer, identity, query, route, request).await;
+        match response.status() {
+            StatusCode::GATEWAY_TIMEOUT => {
+                self.pass_on(relayed, peer, caller, &asked, &target, again).await
+            }
+            _ => response,
         }
     }
 
@@ -284,7 +312,7 @@ impl Server {
         let answered = match (call.negotiate(&route, has_table), &route.target) {
             (Err(status), _) => Err(status),
             (Ok(()), Target::Resource(resource)) if route.verb == Verb::Watch => {
-                watch::start(self, &call, resource, upgrade, peer, seat).await
+                watch::start(self, &call, (&route, resource), upgrade, peer, seat).await
             }
             (Ok(()), Target::Resource(resource)) if kubelet::is_stream(resource) => {
                 match check_verb(&call, route.verb, resource) {

@@ -69,6 +69,9 @@ pub struct HeldResource {
     pub part: HeldPart,
     /// How long ago the upstream was last heard of about it.
     pub age: Arc<dyn Fn() -> Duration + Send + Sync>,
+    /// Whether the upstream shows how far the resource is while nothing happens to it. Without that, the
+    /// newest state cannot be proven, and reads of it are passed on.
+    pub shows_progress: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl fmt::Debug for HeldResource {
@@ -142,8 +145,17 @@ impl Relayed {
                     && method == Method::GET
                     && resource.subresource.is_empty()
                     && held.has(resource, query)
+                    && ((held.shows_progress)() || !asks_for_newest(query))
             }
         }
+    }
+
+    /// Whether a read whose freshness was not reached in time is passed on.
+    pub(crate) fn passes_on_late(&self, route: &Route, method: &Method) -> bool {
+        let Target::Resource(resource) = &route.target else { return false };
+        matches!(route.verb, Verb::Get | Verb::List)
+            && method == Method::GET
+            && self.held.load().contains_key(&resource.kind.prefix)
     }
 
     /// The age of the state of a held resource, for a header.
@@ -161,6 +173,11 @@ impl HeldResource {
         self.part.is_all()
             || (resource.name.is_empty() && self.part.includes(&resource.kind, query))
     }
+}
+
+/// Whether a read asks for the newest state, rather than for one that the client knows of.
+fn asks_for_newest(query: &Query) -> bool {
+    query.text("resourceVersion").is_empty() && query.text("continue").is_empty()
 }
 
 /// Writes the sender of a request into the headers that impersonate a user.

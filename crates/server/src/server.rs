@@ -103,6 +103,8 @@ pub struct Settings {
     pub watch_timeout: Duration,
     /// The approximate interval of bookmarks (S4.12).
     pub bookmark_every: Duration,
+    /// How often the permission of an open watch is confirmed again; `None`: only when it opens.
+    pub recheck_watches: Option<Duration>,
     /// Whether webhooks on this machine may be called.
     pub webhooks_on_loopback: Loopback,
     /// Limits on what it does at a time.
@@ -117,6 +119,7 @@ impl Default for Settings {
             request_timeout: Duration::from_secs(60),
             watch_timeout: Duration::from_secs(1800),
             bookmark_every: Duration::from_secs(60),
+            recheck_watches: None,
             webhooks_on_loopback: Loopback::Callable,
             limits: Limits::default(),
             admission: AdmissionSettings::default(),

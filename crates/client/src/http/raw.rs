@@ -58,16 +58,12 @@ impl RawCollection {
     /// # Errors
     /// The request failed, or the response is not a page of a list.
     pub async fn page(&self, query: &ListQuery) -> Result<RawPage, Error> {
-        let (mut items, mut size) = (Vec::new(), 0);
+        let mut items = Vec::new();
         let mut take = |item: &[u8]| {
-            size += item.len();
-            if size > PAGE_MAX {
-                return Err(Error::TooLong { max: PAGE_MAX });
-            }
             items.push(item.to_vec());
             Ok(())
         };
-        let head = self.endpoint.list(query, &mut take).await?.metadata;
+        let head = self.endpoint.list(query, PAGE_MAX, &mut take).await?.metadata;
         Ok(RawPage {
             items,
             resource_version: head.resource_version.ok_or(Error::NoResourceVersion)?,

@@ -75,6 +75,11 @@ pub(crate) struct RelayFlags {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(crate) permission_ttl: Duration,
 
+    /// How often the upstream is asked again whether the reader of an open watch may still watch; at
+    /// least 1s
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = parse_duration)]
+    pub(crate) recheck_watches: Duration,
+
     /// Continue even if other users can read keys and tokens
     #[arg(long)]
     pub(crate) allow_loose_permissions: bool,

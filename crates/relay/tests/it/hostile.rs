@@ -34,6 +34,14 @@ struct Script {
     revision: u64,
     /// What each watch sends; the last is repeated, and stays open.
     watches: VecDeque<Vec<u8>>,
+    /// All watches stay open.
+    stalls: bool,
+    /// What watches of metadata send, if not a bookmark at the revision.
+    probes: Option<Vec<u8>>,
+    /// The state after the first watch.
+    later: Option<(u64, Vec<Value>)>,
+    /// How many lists do not end.
+    endless: usize,
 }
 
 /// A server without rules.
@@ -49,6 +57,10 @@ impl HostileServer {
             objects: vec![map("first", 10)],
             revision: 10,
             watches: watches.iter().cloned().collect(),
+            stalls: false,
+            probes: None,
+            later: None,
+            endless: 0,
         };
         let script = Arc::new(Mutex::new(script));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -73,6 +85,14 @@ impl HostileServer {
         script.revision = revision;
         script.objects = objects.to_vec();
     }
+}
+
+/// Whether this list is one that does not end.
+fn is_endless(script: &Mutex<Script>) -> bool {
+    let mut script = script.lock().unwrap();
+    let is_endless = script.endless > 0;
+    script.endless = script.endless.saturating_sub(1);
+    is_endless
 }
 
 async fn answer(mut socket: TcpStream, script: Arc<Mutex<Script>>) {
@@ -113,19 +133,27 @@ async fn answer(mut socket: TcpStream, script: Arc<Mutex<Script>>) {
             respond(json!({ "status": { "allowed": true } }))
         }
         MAPS if query.contains("watch=true") && head.contains("PartialObjectMetadata") => {
-            let revision = script.lock().unwrap().revision;
+            let (revision, probes) = {
+                let script = script.lock().unwrap();
+                (script.revision, script.probes.clone())
+            };
             let mark = json!({ "metadata": { "resourceVersion": revision.to_string() } });
             let head = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n";
-            format!("{head}{}", event("BOOKMARK", &mark))
+            let sent = probes.unwrap_or_else(|| event("BOOKMARK", &mark).into_bytes());
+            format!("{head}{}", String::from_utf8(sent).unwrap())
         }
         MAPS if query.contains("watch=true") => {
             let sent = {
                 let mut script = script.lock().unwrap();
+                let stalls = script.stalls;
                 match script.watches.len() {
                     0 | 1 => (script.watches.front().cloned().unwrap_or_default(), true),
                     _ => {
                         script.revision = script.revision.max(20);
-                        (script.watches.pop_front().unwrap_or_default(), false)
+                        if let Some((revision, objects)) = script.later.take() {
+                            (script.revision, script.objects) = (revision, objects);
+                        }
+                        (script.watches.pop_front().unwrap_or_default(), stalls)
                     }
                 }
             };
@@ -135,6 +163,13 @@ async fn answer(mut socket: TcpStream, script: Arc<Mutex<Script>>) {
             if sent.1 {
                 std::future::pending::<()>().await;
             }
+            return;
+        }
+        MAPS if !head.contains("PartialObjectMetadata") && is_endless(&script) => {
+            let _ =
+                socket.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{\"items\":[").await;
+            let bytes = vec![b' '; 1 << 20];
+            while socket.write_all(&bytes).await.is_ok() {}
             return;
         }
         MAPS => {
@@ -201,11 +236,80 @@ async fn violations_of_an_upstream_are_counted_and_survived() {
     check(&[lines(&[&event("ERROR", &failed)])], "error").await;
 }
 
+/// A watch that stays open and sends nothing although something happened is left for another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_stalls_is_abandoned() {
+    let last = event("ADDED", &map("last", 90)).into_bytes();
+    let server = HostileServer::start(&[Vec::new(), Vec::new(), last.clone()]).await;
+    {
+        let mut script = server.script.lock().unwrap();
+        (script.stalls, script.probes) = (true, Some(last));
+    }
+    let choices =
+        RelayChoices { silence: Some(Duration::from_millis(50)), ..RelayChoices::default() };
+    let relay = TestRelay::start(server.config(), named(&["configmaps"]), choices).await;
+    let client = relay.client("any").await;
+    let any = format!("{MAPS}?resourceVersion=0");
+    eventually(async || {
+        let list = client.ok(Method::GET, &any, None).await;
+        (names(&list) == ["first", "last"]).then_some(())
+    })
+    .await;
+    assert!(relay.metric("headwater_relay_faults_total", "silence") >= 2);
+    assert_eq!(relay.sent("list"), 1);
+}
+
+/// Kubernetes sends no bookmarks of a resource that did not change since its start.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_is_silent_because_nothing_happens_goes_on() {
+    let server = HostileServer::start(&[Vec::new()]).await;
+    server.script.lock().unwrap().probes = Some(Vec::new());
+    let choices =
+        RelayChoices { silence: Some(Duration::from_millis(20)), ..RelayChoices::default() };
+    let relay = TestRelay::start(server.config(), named(&["configmaps"]), choices).await;
+    eventually(async || (relay.sent("progress") > 3).then_some(())).await;
+    assert_eq!(relay.sent("watch"), 1);
+    assert_eq!(relay.metric("headwater_relay_faults_total", "fault"), 0);
+}
+
+/// R99: without bookmarks nothing proves that the newest state is held. The upstream answers then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_that_cannot_be_proven_fresh_is_passed_on() {
+    let server = HostileServer::start(&[Vec::new()]).await;
+    server.script.lock().unwrap().probes = Some(Vec::new());
+    let relay =
+        TestRelay::start(server.config(), named(&["configmaps"]), RelayChoices::default()).await;
+    let client = relay.client("any").await;
+    for (count, revision) in [(1, 11), (2, 15), (3, 99)] {
+        server.set(revision, &[map("first", 10)]);
+        let list = client.ok(Method::GET, MAPS, None).await;
+        assert_eq!(list["metadata"]["resourceVersion"], revision.to_string());
+        assert_eq!(relay.sent("forward"), count);
+    }
+    assert_eq!(relay.sent("progress"), 1, "what cannot be proven is not tried for each read");
+    // Other reads are answered from what is held.
+    client.ok(Method::GET, &format!("{MAPS}?resourceVersion=0"), None).await;
+    assert_eq!(relay.sent("forward"), 3);
+}
+
 /// An endless line and a huge object are given up at the limit, not held in memory.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_without_an_end_is_given_up() {
     let huge = vec![b'x'; 17 << 20];
     check(&[huge], "broken").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_without_an_end_is_given_up() {
+    let server = HostileServer::start(&[Vec::new()]).await;
+    server.script.lock().unwrap().endless = 1;
+    let relay =
+        TestRelay::start(server.config(), named(&["configmaps"]), RelayChoices::default()).await;
+    let client = relay.client("any").await;
+    let list = client.ok(Method::GET, &format!("{MAPS}?resourceVersion=0"), None).await;
+    assert_eq!(names(&list), ["first"]);
+    assert_eq!(relay.sent("list"), 2);
+    assert_eq!(relay.metric("headwater_relay_faults_total", "fault=\"list\""), 1);
 }
 
 /// An object that is changed although nobody has heard of it means that something was missed: the relay
@@ -214,10 +318,11 @@ async fn a_line_without_an_end_is_given_up() {
 async fn a_hole_in_the_history_is_noticed() {
     let unknown = event("MODIFIED", &map("unknown", 20)).into_bytes();
     let server = HostileServer::start(&[unknown, Vec::new()]).await;
+    let later = vec![map("first", 10), map("unknown", 20)];
+    server.script.lock().unwrap().later = Some((30, later));
     let relay =
         TestRelay::start(server.config(), named(&["configmaps"]), RelayChoices::default()).await;
     let client = relay.client("any").await;
-    server.set(30, &[map("first", 10), map("unknown", 20)]);
     let any = format!("{MAPS}?resourceVersion=0");
     eventually(async || {
         let list = client.ok(Method::GET, &any, None).await;
@@ -227,7 +332,7 @@ async fn a_hole_in_the_history_is_noticed() {
     assert!(relay.sent("list") >= 2);
 }
 
-/// A server whose bookmarks are slow, as Kubernetes' are: a quiet resource reaches the newest revision by
+/// R99: a server whose bookmarks are slow, as Kubernetes' are: a quiet resource reaches the newest revision by
 /// a proof of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_is_proven_where_no_event_shows_it() {

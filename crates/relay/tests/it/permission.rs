@@ -1,10 +1,14 @@
 //! Permission: a reader sees what the upstream would let it see, and never with the relay's rights.
 
+use std::time::Duration;
+
 use http::{Method, Request};
 use kube::client::Body;
 use serde_json::json;
 
-use crate::world::{ADMIN, ALICE, BOB, RelayChoices, TestRelay, Upstream, eventually, named};
+use crate::world::{
+    ADMIN, ALICE, BOB, RelayChoices, TestRelay, Upstream, eventually, named, version,
+};
 
 const MAPS: &str = "/api/v1/namespaces/a/configmaps";
 
@@ -20,7 +24,7 @@ async fn world(choices: RelayChoices) -> (Upstream, TestRelay) {
     (upstream, relay)
 }
 
-/// R97
+/// R97, B287
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_sees_only_what_the_upstream_would_let_it_see() {
     let (upstream, relay) = world(RelayChoices::default()).await;
@@ -112,6 +116,45 @@ async fn a_right_that_is_taken_away_is_gone() {
     let path = "/apis/rbac.authorization.k8s.io/v1/namespaces/a/rolebindings/alice";
     admin.ok(Method::DELETE, path, None).await;
     eventually(async || (through.get(MAPS).await.0 == 403).then_some(())).await;
+}
+
+/// R98
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_watch_ends_when_its_reader_loses_the_permission() {
+    let choices = RelayChoices {
+        recheck_watches: Some(Duration::from_millis(20)),
+        ..RelayChoices::default()
+    };
+    let (mut upstream, relay) = world(choices).await;
+    let path = format!("{MAPS}?watch=1&resourceVersion=0");
+    let (alice, admin) = (relay.client(ALICE).await, relay.client(ADMIN).await);
+    let (mut watch, mut other) = (alice.watch(&path).await, admin.watch(&path).await);
+    for lines in [&mut watch, &mut other] {
+        assert_eq!(lines.next().await["object"]["metadata"]["name"], "m");
+    }
+    // Reviews that fail end nothing.
+    let reviews = || relay.sent("access_review");
+    upstream.stop().await;
+    let before = reviews();
+    eventually(async || (reviews() > before + 4).then_some(())).await;
+    upstream.start_again(true).await;
+    let direct = upstream.client(ADMIN).await;
+    let written = direct.put_map("a", "after-the-stop", "x").await;
+    for lines in [&mut watch, &mut other] {
+        assert_eq!(version(&lines.next().await["object"]), written);
+    }
+    let binding = "/apis/rbac.authorization.k8s.io/v1/namespaces/a/rolebindings/alice";
+    direct.ok(Method::DELETE, binding, None).await;
+    let last = watch.next().await;
+    assert_eq!((&last["type"], &last["object"]["code"]), (&json!("ERROR"), &json!(403)), "{last}");
+    let (code, refused) = upstream.client(ALICE).await.get(MAPS).await;
+    assert_eq!(code, 403);
+    let expected = refused["message"].as_str().unwrap().replace("cannot list", "cannot watch");
+    assert_eq!(last["object"]["message"], expected);
+    assert_eq!(watch.line().await, None);
+    // The watch of another reader goes on.
+    let written = direct.put_map("a", "after-the-end", "x").await;
+    assert_eq!(version(&other.next().await["object"]), written);
 }
 
 /// Who cannot be asked about is not let in.

@@ -54,7 +54,7 @@ async fn what_is_held_reads_as_at_the_upstream() {
     assert_eq!(version(&page), version(&rest));
 }
 
-/// A write that was acknowledged, by whomever, is in every later read that asks for the newest state.
+/// R99: a write that was acknowledged, by whomever, is in every later read that asks for the newest state.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_is_as_fresh_as_the_upstream() {
     let upstream = Upstream::start().await;

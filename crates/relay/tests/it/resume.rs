@@ -1,10 +1,12 @@
 //! Interruptions: a relay, or its upstream, that stops and starts again.
 
+use std::time::Duration;
+
 use http::Method;
 use serde_json::Value;
 
 use crate::world::{
-    ADMIN, Lines, RelayChoices, TestRelay, Upstream, eventually, named, names, version,
+    ADMIN, ALICE, Lines, RelayChoices, TestRelay, Upstream, eventually, named, names, version,
 };
 
 const MAPS: &str = "/api/v1/configmaps";
@@ -58,6 +60,11 @@ async fn a_relay_that_starts_again_lists_nothing_and_its_clients_resume() {
     assert_eq!(relay.sent("list"), 1);
     let mut written = Vec::new();
     relay.stop().await;
+    let generations = || {
+        let files = std::fs::read_dir(folder.path().join("core_configmaps")).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.starts_with("state-")).count()
+    };
     for round in 0..5 {
         // While it is down.
         written.push(direct.put_map("a", &format!("m{round}"), "down").await);
@@ -77,12 +84,10 @@ async fn a_relay_that_starts_again_lists_nothing_and_its_clients_resume() {
         assert_eq!(here["items"], there["items"], "{round}");
         assert_eq!(relay.sent("list"), 0, "{round}");
         positions.push(*written.last().unwrap());
+        // Two generations are kept.
+        eventually(async || (generations() == 2).then_some(())).await;
         relay.stop().await;
     }
-    let states = std::fs::read_dir(folder.path().join("core_configmaps")).unwrap();
-    let states = states
-        .filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().starts_with("state-"));
-    assert_eq!(states.count(), 2, "two generations are kept");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -134,6 +139,37 @@ async fn watches_survive_a_restart_of_the_upstream() {
         assert!(version(&list.await) >= *written.last().unwrap());
     }
     assert_eq!(relay.sent("list"), 1);
+}
+
+/// B289
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_keep_the_last_state_while_the_upstream_is_unreachable() {
+    let mut upstream = Upstream::start().await;
+    let choices =
+        RelayChoices { keep_reviews: Duration::from_secs(3600), ..RelayChoices::default() };
+    let written = upstream.client(ADMIN).await.put_map("a", "m", "x").await;
+    let relay =
+        TestRelay::start(upstream.config(false).await, named(&["configmaps"]), choices).await;
+    let through = relay.client(ADMIN).await;
+    let any = format!("{MAPS}?resourceVersion=0");
+    let position = version(&through.ok(Method::GET, MAPS, None).await);
+    assert!(position >= written);
+    through.ok(Method::GET, &any, None).await;
+    let mut watch = through.watch(&from(position)).await;
+
+    upstream.stop().await;
+    let last = through.ok(Method::GET, &any, None).await;
+    assert_eq!(names(&last), ["m"]);
+    assert_eq!(through.get(MAPS).await.0, 503, "a consistent read");
+    assert_eq!(relay.client(ALICE).await.get(&any).await.0, 401, "a token that nobody confirmed");
+
+    upstream.start_again(true).await;
+    let direct = upstream.client(ADMIN).await;
+    let mut written = Vec::new();
+    for n in 0..5 {
+        written.push(direct.put_map("a", &format!("m{n}"), "x").await);
+    }
+    assert_eq!(versions(&mut watch, written.len()).await, written);
 }
 
 /// The same name, another cluster: what clients know is worth nothing any more.

@@ -178,8 +178,10 @@ pub(crate) struct RelayChoices {
     pub(crate) data_dir: Option<PathBuf>,
     pub(crate) stale_ok: Duration,
     pub(crate) keep_reviews: Duration,
+    pub(crate) recheck_watches: Option<Duration>,
     pub(crate) impersonate: bool,
     pub(crate) log_max: Option<u64>,
+    pub(crate) silence: Option<Duration>,
 }
 
 pub(crate) fn named(names: &[&str]) -> HeldResources {
@@ -207,8 +209,10 @@ impl TestRelay {
             data_dir: choices.data_dir,
             stale_ok: choices.stale_ok,
             keep_reviews: choices.keep_reviews,
+            recheck_watches: choices.recheck_watches.unwrap_or(Duration::from_secs(60)),
             impersonate: choices.impersonate,
             log_max: choices.log_max,
+            silence: choices.silence,
             server: server_options(&pki, &metrics),
         }))
         .await?;

@@ -15,7 +15,7 @@ use crate::kinds::registry::{Registry, Served};
 use crate::object::object_key;
 
 /// The verb and the target of a request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Route {
     /// The target.
     pub target: Target,
@@ -161,7 +161,7 @@ impl Verb {
 }
 
 /// The target of a request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Target {
     /// A non-resource path: health, version, discovery, metrics.
     Path(Vec<String>),

@@ -5,6 +5,8 @@
 //! Promise: every chunk consists of complete frames (R40); an error after the 200 is one ERROR event
 //! and the end of the stream (R41).
 
+mod permission;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,10 +30,11 @@ use crate::random;
 use crate::request::call::Call;
 use crate::request::flow::seat::{HeldSeat, Seat};
 use crate::request::observe::WatchMetrics;
-use crate::request::route::ResourcePath;
+use crate::request::route::{ResourcePath, Route};
 use crate::server::Server;
 use crate::verbs::encode::frames::Frames;
 use crate::verbs::websocket;
+use permission::WatchPermission;
 
 /// A bookmark is sent this long before a stream ends by its timeout (S4.12).
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
@@ -43,7 +46,7 @@ const PROMPT: Duration = Duration::from_millis(2);
 pub(crate) async fn start(
     server: &Server,
     call: &Call,
-    resource: &ResourcePath,
+    (route, resource): (&Route, &ResourcePath),
     upgrade: Option<hyper::upgrade::OnUpgrade>,
     peer: &Peer,
     seat: &mut Seat,
@@ -93,6 +96,9 @@ pub(crate) async fn start(
     });
     let mut stream =
         Streaming::new(server, resource, filter, &options, framed, (watched, entry), credential);
+    if let Some(permission) = WatchPermission::new(server, call, route) {
+        stream.confirm(permission);
+    }
     if matches!(options.start, Asked::FromLatest | Asked::FromAny) {
         stream.begin_now().await;
     }
@@ -128,6 +134,8 @@ pub(crate) struct Streaming {
     phase: Phase,
     /// Held until the initial events are sent.
     seat: Option<HeldSeat>,
+    /// Confirmed again while the watch is open, at a relay.
+    permission: Option<Box<WatchPermission>>,
 }
 
 enum Phase {
@@ -170,7 +178,22 @@ impl Streaming {
             sent: Revision::ZERO,
             phase: Phase::Starting,
             seat: None,
+            permission: None,
         }
+    }
+
+    /// Ends the watch when its reader loses this permission.
+    fn confirm(&mut self, permission: Box<WatchPermission>) {
+        self.permission = Some(permission);
+        let next = self.next_wake(Instant::now());
+        self.timer.as_mut().reset(next);
+    }
+
+    /// The next time of the timer.
+    fn next_wake(&self, now: Instant) -> Instant {
+        let every = if self.is_prompt { PROMPT } else { self.server.settings().bookmark_every };
+        let next = wake(now, self.ends, every);
+        self.permission.as_ref().map_or(next, |permission| next.min(permission.due()))
     }
 
     /// The stream of chunks, each with one or more complete frames. Boxed, because every chunk moves
@@ -194,12 +217,17 @@ impl Streaming {
                     }
                 }
                 Phase::Running(watcher) => {
-                    let step = tokio::select! {
+                    let woken = tokio::select! {
                         biased;
-                        () = self.timer.as_mut() => None,
-                        step = watcher.next() => Some(step),
+                        () = self.timer.as_mut() => Ok(None),
+                        status = permission::lost(&mut self.permission) => Err(status),
+                        step = watcher.next() => Ok(Some(step)),
                     };
                     self.entry.reached(watcher.position());
+                    let step = match woken {
+                        Ok(step) => step,
+                        Err(status) => return Some(self.fail(&status).into()),
+                    };
                     let chunk = match step {
                         Some(step) if self.frames.kind().conversion().is_some() => {
                             Box::pin(self.take_converted(step)).await
@@ -347,8 +375,11 @@ impl Streaming {
             self.phase = Phase::Done;
         } else {
             self.is_prompt &= reached.is_none();
-            let every = if self.is_prompt { PROMPT } else { self.server.settings().bookmark_every };
-            self.timer.as_mut().reset(wake(now, self.ends, every));
+            if let Some(permission) = &mut self.permission {
+                permission.tick(now);
+            }
+            let next = self.next_wake(now);
+            self.timer.as_mut().reset(next);
         }
         bookmark
     }

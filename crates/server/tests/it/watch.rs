@@ -323,6 +323,54 @@ async fn bookmarks_arrive_about_once_a_minute_and_never_decrease() {
     assert!(at.len() > 2);
 }
 
+/// S4.64
+#[tokio::test(start_paused = true)]
+async fn a_prompt_bookmark_arrives_as_soon_as_the_watch_has_caught_up() {
+    let api = Api::start().await;
+    let at = version(&api.create(CMS, &config_map("a")).await);
+    let reached: u64 = version(&api.create(PODS, &pod("p", "")).await).parse().unwrap();
+    let target = |bookmarks: &str, accept: &str| {
+        format!(
+            "{CMS}?watch=true&allowWatchBookmarks={bookmarks}&timeoutSeconds=100\
+             &resourceVersion={at}\nAccept: {accept}"
+        )
+    };
+    for accept in [
+        "application/json;bookmark=prompt",
+        "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1;bookmark=prompt",
+    ] {
+        let began = tokio::time::Instant::now();
+        let mut watch = api.watch(&target("true", accept)).await;
+        let first = watch.next().await.unwrap();
+        assert_eq!(word(&first), "BOOKMARK");
+        assert!(version(&first["object"]).parse::<u64>().unwrap() >= reached);
+        assert!(began.elapsed().as_secs() < 1, "{accept}");
+        // The next one is an ordinary one.
+        api.create(PODS, &pod(&format!("p{}", accept.len()), "")).await;
+        assert_eq!(word(&watch.next().await.unwrap()), "BOOKMARK");
+        assert_eq!(began.elapsed().as_secs(), 60, "{accept}");
+    }
+    // Events come before it.
+    api.create(CMS, &config_map("b")).await;
+    let last = version(&api.create(PODS, &pod("last", "")).await);
+    let mut watch = api.watch(&target("true", "application/json;bookmark=prompt")).await;
+    assert_eq!(watch.take(2).await, "ADDED/b BOOKMARK");
+    let mut watch = api.watch(&target("true", "application/json;bookmark=prompt")).await;
+    watch.next().await.unwrap();
+    let mark = version(&watch.next().await.unwrap()["object"]);
+    assert!(mark.parse::<u64>().unwrap() >= last.parse().unwrap());
+    // Without the parameter, or without bookmarks, nothing is sent early.
+    for (bookmarks, accept, seconds) in
+        [("true", "application/json", 60), ("false", "application/json;bookmark=prompt", 100)]
+    {
+        let began = tokio::time::Instant::now();
+        let mut watch = api.watch(&target(bookmarks, accept)).await;
+        assert_eq!(watch.take(1).await, "ADDED/b");
+        assert_eq!(watch.next().await.is_some(), bookmarks == "true");
+        assert_eq!(began.elapsed().as_secs(), seconds, "{bookmarks} {accept}");
+    }
+}
+
 /// S4.10, S4.11
 #[tokio::test(start_paused = true)]
 async fn a_bookmark_is_an_empty_object_with_a_version() {

@@ -33,7 +33,7 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// The name of the last object that is written.
 const LAST: &str = "last";
 /// How long a condition may take to become true.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 const POLL: Duration = Duration::from_millis(50);
 
 /// What happens while clients write and watch.

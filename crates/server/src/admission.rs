@@ -332,7 +332,7 @@ impl Pass<'_> {
                 addresses::prefer_primary(attempt, &admission.settings.services);
             }
             (RequestStep::ServiceAddresses, _) => {
-                addresses::allocate(attempt, &admission.settings.services)?;
+                Box::pin(addresses::allocate(attempt, &admission.settings.services)).await?;
             }
             (RequestStep::MutatingExtensions, Some(extensions)) => {
                 let warnings = &mut self.warnings;

@@ -41,6 +41,7 @@ pub mod containers;
 mod admission;
 mod backend;
 mod commit;
+mod recent;
 pub mod request;
 pub mod kinds;
 pub mod front;

@@ -17,6 +17,7 @@ use super::service_ranges::ServiceRanges;
 use crate::admission::claims;
 use crate::object::{meta, tree};
 use crate::random;
+use crate::recent::Recent;
 
 /// The addresses in use.
 #[derive(Default)]
@@ -54,7 +55,10 @@ pub(super) fn prefer_primary(attempt: &mut Attempt<'_>, ranges: &ServiceRanges) 
 
 /// Allocates the missing addresses of a Service; rejects requested ones that are in use or outside
 /// the ranges.
-pub(super) fn allocate(attempt: &mut Attempt<'_>, ranges: &ServiceRanges) -> Result<(), Status> {
+pub(super) async fn allocate(
+    attempt: &mut Attempt<'_>,
+    ranges: &ServiceRanges,
+) -> Result<(), Status> {
     if !is_service(attempt) || attempt.subresource == "status" {
         return Ok(());
     }
@@ -69,7 +73,7 @@ pub(super) fn allocate(attempt: &mut Attempt<'_>, ranges: &ServiceRanges) -> Res
         return Ok(());
     }
     let mut errors = families(new, old, ranges);
-    let mut taken = taken(cache, new, old)?;
+    let mut taken = taken(cache, new, old).await?;
     if errors.is_empty() {
         refuse_taken(new, &taken, &mut errors);
         refuse_outside(new, old, ranges, &mut errors);
@@ -170,18 +174,25 @@ fn wants_ports(service: &Value) -> bool {
 }
 
 /// The addresses that other Services have or claim; a Service may keep its own.
-fn taken(cache: &Cache, service: &Value, old: Option<&Value>) -> Result<Taken, Status> {
+async fn taken(cache: &Cache, service: &Value, old: Option<&Value>) -> Result<Taken, Status> {
     let (mut taken, mut own) = (Taken::default(), Taken::default());
-    let claimed = cache.snapshot(&cache.resource(&claims::ips()));
-    taken.ips.extend(claimed.iter("", None).map(|claim| claim.name().to_owned()));
-    let claimed = cache.snapshot(&cache.resource(&claims::ports()));
-    taken.ports.extend(claimed.iter("", None).filter_map(|claim| claim.name().parse::<i64>().ok()));
-    let services = cache.snapshot(&cache.resource("/registry/core/services/"));
-    for object in services.iter("", None) {
-        let is_same = object.namespace() == meta(service, "namespace")
-            && object.name() == meta(service, "name");
-        if !is_same {
-            taken.add(&tree(object.as_slice())?);
+    let recent = Recent::of(cache).await?;
+    let mut claimed = recent.objects(&claims::ips(), "");
+    while let Some(objects) = claimed.next().await? {
+        taken.ips.extend(objects.iter().map(|claim| claim.name().to_owned()));
+    }
+    let mut claimed = recent.objects(&claims::ports(), "");
+    while let Some(objects) = claimed.next().await? {
+        taken.ports.extend(objects.iter().filter_map(|claim| claim.name().parse::<i64>().ok()));
+    }
+    let mut services = recent.objects("/registry/core/services/", "");
+    while let Some(objects) = services.next().await? {
+        for object in objects {
+            let is_same = object.namespace() == meta(service, "namespace")
+                && object.name() == meta(service, "name");
+            if !is_same {
+                taken.add(&tree(object.as_slice())?);
+            }
         }
     }
     if let Some(old) = old {

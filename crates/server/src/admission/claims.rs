@@ -100,7 +100,7 @@ fn claims(service: &Value) -> Vec<Claim> {
 }
 
 /// The companion writes of a Service that changes from `old` to `new`.
-pub(crate) fn beside(
+pub(crate) async fn beside(
     backend: &Backend,
     kind: &Served,
     old: Option<&Value>,
@@ -118,14 +118,14 @@ pub(crate) fn beside(
         ops.push(Op { key: claim.key(), guard: Guard::Absent, action });
     }
     for claim in had.iter().filter(|claim| !after.contains(claim)) {
-        // A missing claim was removed manually.
-        let there = there(backend, claim);
-        let remove = |object: &Object| Op {
-            key: claim.key(),
-            guard: Guard::At(object.revision()),
+        // Not from the cache, which may be behind. A missing claim was removed manually.
+        let record = backend.store().get(&claim.key()).await;
+        let record = record.map_err(|error| status::from_store(&error))?;
+        ops.extend(record.map(|record| Op {
+            guard: Guard::At(record.revision),
+            key: record.key,
             action: Action::Delete,
-        };
-        ops.extend(there.as_deref().map(remove));
+        }));
     }
     Ok(ops)
 }

@@ -1,7 +1,8 @@
 //! Resource quotas: the limits of a namespace.
 //!
-//! River: validation → **quota** → store → the quota's status. Usage is counted in the watch cache, not
-//! in the quota's status, so it cannot drift; the status is for display.
+//! River: validation → **quota** → store → the quota's status. Usage is counted in the watch cache, or in
+//! the store while the cache is behind, not in the quota's status, so it cannot drift; the status is for
+//! display.
 //! Promise: concurrent creates cannot exceed a quota together. Writes that need quota are serialized
 //! per namespace: each also writes the turn of the namespace, a key that no resource serves, guarded by
 //! its revision. So several servers over one store need no lock: if two count at the same time, one
@@ -13,9 +14,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use headwater_api::{Object, Revision, Status};
-use headwater_cache::{Cache, Resource, Snapshot};
+use headwater_cache::{Cache, Resource};
 use headwater_json::{Map, Value, json};
-use headwater_store::{Action, Guard, Key, Op, Write, key};
+use headwater_store::{Action, Guard, Key, Op, Record, Write, key};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::Attempt;
@@ -26,6 +27,7 @@ use crate::commit::{CommitOutcome, OWN_GROUP, commit};
 use crate::kinds::registry::{Registry, Served};
 use crate::lock::lock;
 use crate::object::{Current, canonical, is_deleting, meta, tree};
+use crate::recent::{Recent, RecentPages};
 
 mod usage;
 
@@ -46,14 +48,12 @@ const NAMESPACES_MAX: usize = 1024;
 /// Serializes the writers of each namespace with quotas.
 pub(crate) struct Quotas {
     quotas: Arc<Resource>,
-    /// The turn of each namespace.
-    shared_turns: Arc<Resource>,
     turns: Mutex<HashMap<String, Arc<AsyncMutex<Counted>>>>,
 }
 
-/// The cached usage of objects; unchanged objects are not parsed again.
+/// The cached usage of objects, by kind and name; unchanged objects are not parsed again.
 #[derive(Default)]
-pub(crate) struct Counted(HashMap<String, Known>);
+pub(crate) struct Counted(HashMap<String, HashMap<String, Known>>);
 
 /// The cached usage of one object.
 struct Known {
@@ -61,6 +61,14 @@ struct Known {
     /// The properties that quota scopes select by.
     essence: Value,
     usage: Amounts,
+}
+
+/// What a write in a namespace with quotas is counted with.
+struct Counting<'a> {
+    quotas: Vec<(Arc<Object>, Value)>,
+    /// The write of the namespace's turn.
+    turn: Op,
+    recent: Recent<'a>,
 }
 
 /// The lock of a namespace, if quotas apply: while it is held, no other write is counted.
@@ -80,57 +88,40 @@ impl QuotaReservation {
 
 impl Quotas {
     pub(crate) fn new(cache: &Cache) -> Quotas {
-        let shared_turns = cache.resource(&shared_turns());
-        Quotas { quotas: cache.resource(PREFIX), shared_turns, turns: Mutex::default() }
+        Quotas { quotas: cache.resource(PREFIX), turns: Mutex::default() }
     }
 
-    /// The quotas of a namespace. Without any quota in the cluster this is one atomic load.
-    fn of(&self, cache: &Cache, namespace: &str) -> Vec<(Arc<Object>, Value)> {
-        if namespace.is_empty() || self.quotas.changed() == Revision::ZERO {
-            return Vec::new();
-        }
-        let snapshot = cache.snapshot(&self.quotas);
-        let quotas = snapshot.iter(namespace, None).map(Arc::clone);
-        quotas
-            .filter_map(|quota| Some((Arc::clone(&quota), tree(quota.as_slice()).ok()?)))
-            .collect()
-    }
-
-    /// The newest quotas of a namespace and its turn, after a consistent read: a transaction reaches the
-    /// cache one kind after the other, and counting needs the quota and the object together.
-    async fn seen(
-        &self,
-        cache: &Cache,
-        namespace: &str,
-    ) -> Result<(Vec<(Arc<Object>, Value)>, Op), Status> {
+    /// The newest quotas of a namespace, its turn, and where to count: a transaction reaches the cache
+    /// one kind after the other, and counting needs the quota and the object together. A write that is
+    /// counted after the turn was read makes the turn's guard fail.
+    async fn seen<'a>(&self, cache: &'a Cache, namespace: &str) -> Result<Counting<'a>, Status> {
         // The previous write must be visible.
-        cache.consistent().await.map_err(|error| status::from_cache(&error))?;
-        let (quotas, turn) = (self.of(cache, namespace), self.take_turn(cache, namespace));
-        cache.consistent().await.map_err(|error| status::from_cache(&error))?;
-        Ok((quotas, turn))
-    }
-
-    /// The write of a namespace's turn, which fails if another counted write was first.
-    fn take_turn(&self, cache: &Cache, namespace: &str) -> Op {
-        let there = cache.snapshot(&self.shared_turns).get(namespace).map(|turn| turn.revision());
-        let turn = json!({
-            "apiVersion": "headwater/v1", "kind": "QuotaTurn", "metadata": {"name": namespace},
-        });
-        Op {
-            key: Key::in_collection(self.shared_turns.prefix(), namespace),
-            guard: there.map_or(Guard::Absent, Guard::At),
-            action: Action::Put { value: canonical(&turn).into(), ttl: None },
+        let recent = Recent::of(cache).await?;
+        let turn = take_turn(&recent, namespace).await?;
+        let mut quotas = Vec::new();
+        let mut pages = recent.objects(PREFIX, namespace);
+        while let Some(objects) = pages.next().await? {
+            let read = |quota: Arc<Object>| tree(quota.as_slice()).ok().map(|tree| (quota, tree));
+            quotas.extend(objects.into_iter().filter_map(read));
         }
+        Ok(Counting { quotas, turn, recent: Recent::of(cache).await? })
     }
 
     /// Deletes the turn of a namespace together with the namespace.
-    pub(crate) fn drop_turn(&self, cache: &Cache, kind: &Served, name: &str) -> Option<Op> {
+    pub(crate) async fn drop_turn(
+        &self,
+        backend: &Backend,
+        kind: &Served,
+        name: &str,
+    ) -> Result<Option<Op>, Status> {
         if kind.prefix != NAMESPACES {
-            return None;
+            return Ok(None);
         }
-        let at = cache.snapshot(&self.shared_turns).get(name)?.revision();
-        let key = Key::in_collection(self.shared_turns.prefix(), name);
-        Some(Op { key, guard: Guard::At(at), action: Action::Delete })
+        let key = Key::in_collection(&shared_turns(), name);
+        let record = backend.store().get(&key).await;
+        let record = record.map_err(|error| status::from_store(&error))?;
+        let guard = |record: Record| Guard::At(record.revision);
+        Ok(record.map(guard).map(|guard| Op { key, guard, action: Action::Delete }))
     }
 
     async fn turn(&self, namespace: &str) -> OwnedMutexGuard<Counted> {
@@ -150,9 +141,8 @@ impl Quotas {
         backend: &Backend,
         attempt: &Attempt<'_>,
     ) -> Result<QuotaReservation, Status> {
-        let cache = backend.cache();
         let kind = attempt.kind.storage_row();
-        if self.of(cache, attempt.namespace).is_empty() || !counts(kind) {
+        if !self.limit(backend, attempt.namespace) || !counts(kind) {
             return Ok(QuotaReservation::default());
         }
         if attempt.old.is_some_and(is_deleting) {
@@ -160,7 +150,8 @@ impl Quotas {
         }
         let (new, old) = (usage(kind, attempt.new), attempt.old.map(|old| usage(kind, old)));
         let mut counted = self.turn(attempt.namespace).await;
-        let (quotas, shared_turn) = self.seen(cache, attempt.namespace).await?;
+        let Counting { quotas, turn: shared_turn, recent } =
+            self.seen(backend.cache(), attempt.namespace).await?;
         let mut beside = Vec::new();
         for (object, quota) in quotas {
             let scopes = Scopes::of(&quota);
@@ -179,7 +170,8 @@ impl Quotas {
             if asked.is_empty() {
                 continue;
             }
-            let mut used = counted.used(backend, &quota, &scopes, attempt.namespace);
+            let mut used =
+                counted.used(backend, &recent, &quota, &scopes, attempt.namespace).await?;
             check(attempt, &quota, &hard, &used, &asked)?;
             add(&mut used, &asked);
             if beside.is_empty() {
@@ -193,9 +185,11 @@ impl Quotas {
         Ok(QuotaReservation { _turn: turn, beside })
     }
 
-    /// Whether a namespace has quotas.
+    /// Whether a namespace has quotas. Without any quota in the cluster this is one atomic load.
     pub(crate) fn limit(&self, backend: &Backend, namespace: &str) -> bool {
-        !self.of(backend.cache(), namespace).is_empty()
+        !namespace.is_empty()
+            && self.quotas.changed() != Revision::ZERO
+            && backend.cache().snapshot(&self.quotas).count(namespace, None) > 0
     }
 
     /// Whether a write to an object of this kind may change the status of a quota.
@@ -217,9 +211,11 @@ impl Quotas {
         let cache = backend.cache();
         loop {
             let mut forestalled = false;
-            for (object, quota) in self.seen(cache, namespace).await?.0 {
+            let Counting { quotas, recent, .. } = self.seen(cache, namespace).await?;
+            for (object, quota) in quotas {
                 let hard = amounts(&quota["spec"]["hard"]);
-                let used = counted.used(backend, &quota, &Scopes::of(&quota), namespace);
+                let scopes = Scopes::of(&quota);
+                let used = counted.used(backend, &recent, &quota, &scopes, namespace).await?;
                 let status = standing(&quota, &hard, &used);
                 if quota["status"] != status {
                     forestalled |= write(backend, &object, status).await?;
@@ -230,6 +226,19 @@ impl Quotas {
             }
         }
     }
+}
+
+/// The write of a namespace's turn, which fails if another counted write was first.
+async fn take_turn(recent: &Recent<'_>, namespace: &str) -> Result<Op, Status> {
+    let there = recent.revision(&shared_turns(), namespace).await?;
+    let turn = json!({
+        "apiVersion": "headwater/v1", "kind": "QuotaTurn", "metadata": {"name": namespace},
+    });
+    Ok(Op {
+        key: Key::in_collection(&shared_turns(), namespace),
+        guard: there.map_or(Guard::Absent, Guard::At),
+        action: Action::Put { value: canonical(&turn).into(), ttl: None },
+    })
 }
 
 /// Writes the status of a quota; returns whether the write conflicted.
@@ -312,55 +321,58 @@ fn refusal(attempt: &Attempt<'_>, why: &str) -> Status {
 
 impl Counted {
     /// The usage of a quota by the objects of a namespace.
-    fn used(
+    async fn used(
         &mut self,
         backend: &Backend,
+        recent: &Recent<'_>,
         quota: &Value,
         scopes: &Scopes,
         namespace: &str,
-    ) -> Amounts {
+    ) -> Result<Amounts, Status> {
         let hard = amounts(&quota["spec"]["hard"]);
         let registry = backend.registry();
         let mut total = Amounts::new();
         for kind in usage::counted_kinds(&registry, &hard) {
-            let cache = backend.cache();
-            let snapshot = cache.snapshot(&cache.resource(&kind.prefix));
+            let objects = recent.objects(&kind.prefix, namespace);
             let used = match usage::is_plain(&kind) && scopes.is_empty() {
-                true => usage::of_count(&kind, snapshot.iter(namespace, None).count() as u64),
-                false => self.sum(&kind, &snapshot, scopes, namespace),
+                true => usage::of_count(&kind, objects.count().await? as u64),
+                false => self.sum(&kind, objects, scopes).await?,
             };
             add(&mut total, &used);
         }
         total.retain(|name, _| hard.contains_key(name));
-        total
+        Ok(total)
     }
 
-    fn sum(
+    async fn sum(
         &mut self,
         kind: &Served,
-        snapshot: &Snapshot,
+        mut pages: RecentPages<'_>,
         scopes: &Scopes,
-        namespace: &str,
-    ) -> Amounts {
+    ) -> Result<Amounts, Status> {
         let mut total = Amounts::new();
-        // Drops the cached usage of deleted objects.
-        self.0.retain(|key, _| {
-            !key.starts_with(&kind.prefix) || snapshot.get(&key[kind.prefix.len()..]).is_some()
-        });
-        for object in snapshot.iter(namespace, None) {
-            let key = format!("{}{}", kind.prefix, object.key());
-            let is_known = |known: &Known| known.revision == object.revision();
-            if !self.0.get(&key).is_some_and(is_known) {
-                let Ok(value) = tree(object.as_slice()) else { continue };
-                let (essence, usage) = (usage::essence(kind, &value), usage(kind, &value));
-                self.0.insert(key.clone(), Known { revision: object.revision(), essence, usage });
-            }
-            if let Some(known) = self.0.get(&key).filter(|known| scopes.cover(kind, &known.essence))
-            {
-                add(&mut total, &known.usage);
+        // The usage of deleted objects is dropped.
+        let mut before = self.0.remove(&kind.prefix).unwrap_or_default();
+        let now = self.0.entry(kind.prefix.to_string()).or_default();
+        while let Some(objects) = pages.next().await? {
+            for object in objects {
+                let revision = object.revision();
+                let known = before.remove_entry(object.key());
+                let (key, known) = match known.filter(|(_, known)| known.revision == revision) {
+                    Some(known) => known,
+                    None => {
+                        let Ok(value) = tree(object.as_slice()) else { continue };
+                        let (essence, usage) = (usage::essence(kind, &value), usage(kind, &value));
+                        (object.key().to_owned(), Known { revision, essence, usage })
+                    }
+                };
+                if scopes.cover(kind, &known.essence) {
+                    add(&mut total, &known.usage);
+                }
+                now.insert(key, known);
             }
         }
-        total
+        Ok(total)
     }
 }
 

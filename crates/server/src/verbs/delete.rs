@@ -25,6 +25,7 @@ use crate::kinds::registry::Served;
 use crate::kinds::versions;
 use crate::object::{Current, canonical, finalizers, is_deleting, meta, metadata};
 use crate::object::{object_key, packed_tree, partial_tree, wire, with_metadata};
+use crate::recent::PATIENCE;
 use crate::request::authorize::{AccessRequest, Attributes};
 use crate::request::call::Call;
 use crate::request::decode;
@@ -294,11 +295,7 @@ impl Delete<'_> {
 
     async fn find(&self) -> Result<Basis<Target>, Status> {
         let cache = self.server.cache();
-        match claims::is_service(self.kind) {
-            // It is removed together with its addresses.
-            true => drop(cache.consistent().await.map_err(|error| status::from_cache(&error))?),
-            false => cache.settle(newest::PATIENCE).await,
-        }
+        cache.settle(PATIENCE).await;
         let snapshot = cache.snapshot(&cache.resource(&self.kind.prefix));
         match snapshot.get(&self.key) {
             Some(object) => Ok(Basis::cached(self.read(object)?, object.revision())),
@@ -420,15 +417,13 @@ impl Delete<'_> {
     /// Removes the object with its companions.
     async fn remove(&self, current: &Current, at: Revision) -> Result<CommitOutcome, Status> {
         loop {
-            let mut beside = claims::beside(self.server, self.kind, Some(&current.value), None)?;
+            let current = Some(&current.value);
+            let mut beside = claims::beside(self.server, self.kind, current, None).await?;
             let quotas = &self.server.admission().quotas;
-            beside.extend(quotas.drop_turn(self.server.cache(), self.kind, self.name));
+            beside.extend(quotas.drop_turn(self.server, self.kind, self.name).await?);
             let write = CompanionWrites(beside).remove(self.store_key(), at);
             match commit(self.server.store(), write).await? {
-                CommitOutcome::Contended(_) => {
-                    let cache = self.server.cache();
-                    cache.consistent().await.map_err(|error| status::from_cache(&error))?;
-                }
+                CommitOutcome::Contended(_) => {}
                 stored => return Ok(stored),
             }
         }

@@ -5,18 +5,12 @@
 //! write is computed from the cached object and committed only if that is the newest; who refuses a
 //! request or changes nothing because of the cached object reads the store first.
 
-use std::time::Duration;
-
 use headwater_api::{Object, Revision, Status};
 use headwater_store::Key;
 
 use crate::answer::status;
 use crate::kinds::registry::Served;
 use crate::server::Server;
-
-/// How long a request waits for the cache before it continues without: long enough for a client to
-/// find what it wrote before, unless the cache is overloaded.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Reads an object from the store.
 pub(crate) async fn stored(

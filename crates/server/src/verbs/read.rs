@@ -17,6 +17,7 @@ use crate::answer::body::Response;
 use crate::answer::status;
 use crate::kinds::registry::Served;
 use crate::kinds::versions;
+use crate::recent::PATIENCE;
 use crate::request::call::Call;
 use crate::request::flow::limits;
 use crate::request::route::ResourcePath;
@@ -58,7 +59,7 @@ pub(crate) async fn find(
     // A relay has nothing but its cache.
     let has_store = server.relayed().is_none();
     let waited = match at {
-        Freshness::Latest if has_store => cache.consistent_within(newest::PATIENCE).await.map(drop),
+        Freshness::Latest if has_store => cache.consistent_within(PATIENCE).await.map(drop),
         Freshness::Latest => cache.consistent().await.map(drop),
         Freshness::NotOlderThan(revision) => cache.reach(revision).await.map(drop),
         Freshness::Any => Ok(()),

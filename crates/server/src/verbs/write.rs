@@ -27,6 +27,7 @@ use crate::kinds::versions::{self, Forms, from_storage, to_storage};
 use crate::object::object_key;
 use crate::object::{Answer, Current, canonical, meta, metadata, stamp};
 use crate::random::generate_name;
+use crate::recent::PATIENCE;
 use crate::request::authorize::{AccessRequest, Attributes};
 use crate::request::call::Call;
 use crate::request::decode;
@@ -123,7 +124,8 @@ impl Create<'_> {
     /// One attempt; `None` if a concurrent write changed what it depends on.
     async fn attempt(&mut self) -> Result<Option<Answer>, Status> {
         let kind = &self.resource.kind;
-        prepare(self.server, self.resource).await?;
+        // So that the cache has what this process wrote before.
+        self.server.cache().settle(PATIENCE).await;
         let is_namespace_new = self.is_namespace_new().await?;
         let _passing = match &kind.definition {
             Some(custom) => Some(custom.gate.enter(kind, meta(&self.value, "name")).await?),
@@ -158,7 +160,8 @@ impl Create<'_> {
             track(self.server, &mut manager, kind, None, &mut stored, made).await?;
         }
         let name = meta(&stored, "name").to_owned();
-        let mut beside = CompanionWrites(claims::beside(self.server, kind, None, Some(&stored))?);
+        let companions = claims::beside(self.server, kind, None, Some(&stored)).await?;
+        let mut beside = CompanionWrites(companions);
         let forms = Forms::of(self.server.converter(), kind, stored).await?;
         if self.options.dry_run {
             return self.dry_run(&name, forms).await.map(Some);
@@ -250,17 +253,6 @@ pub(crate) fn check_name(name: &str, value: &mut Value) -> Result<(), Status> {
             format!("the name of the object ({given}) does not match the name on the URL ({name})")
         }
     }))
-}
-
-/// Waits for the cache before a write: a moment, so that it has what this process wrote before. A
-/// write that depends on other objects needs them all, and waits longer.
-async fn prepare(server: &Server, resource: &ResourcePath) -> Result<(), Status> {
-    let cache = server.cache();
-    if depends_on_others(server, resource) {
-        return cache.consistent().await.map(drop).map_err(|error| status::from_cache(&error));
-    }
-    cache.settle(newest::PATIENCE).await;
-    Ok(())
 }
 
 /// Whether a write may have to be computed again although the object did not change.
@@ -411,8 +403,8 @@ impl Update<'_> {
     }
 
     async fn read(&self) -> Result<Basis<Current>, Status> {
-        prepare(self.server, self.resource).await?;
         let cache = self.server.cache();
+        cache.settle(PATIENCE).await;
         let resource = cache.resource(&self.resource.kind.prefix);
         let snapshot = cache.snapshot(&resource);
         let Some(object) = snapshot.get(&self.resource.key()) else {
@@ -510,8 +502,6 @@ impl Update<'_> {
             if let Some(tried) = tried {
                 return Ok(tried);
             }
-            let cache = self.server.cache();
-            cache.consistent().await.map_err(|error| status::from_cache(&error))?;
         }
     }
 
@@ -570,12 +560,12 @@ impl Update<'_> {
         let key = Key::in_collection(&kind.prefix, &self.resource.key());
         let released = is_released(kind, &new);
         let left = (!released).then_some(&new);
-        let mut beside =
-            CompanionWrites(claims::beside(self.server, kind, Some(&current.value), left)?);
+        let companions = claims::beside(self.server, kind, Some(&current.value), left).await?;
+        let mut beside = CompanionWrites(companions);
         beside.0.extend(counted);
         if released {
             let quotas = &self.server.admission().quotas;
-            beside.0.extend(quotas.drop_turn(self.server.cache(), kind, &self.resource.name));
+            beside.0.extend(quotas.drop_turn(self.server, kind, &self.resource.name).await?);
         }
         let forms = Forms::of(self.server.converter(), kind, new).await?;
         let write = match released {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headwater_json::{Value, json};
-use headwater_store::{Action, Guard, Key, Memory, Store, Write};
+use headwater_store::{Action, Guard, Key, Memory, Range, Store, Write};
 use tokio::time::Instant;
 
 use crate::api::{Api, CMS, config_map, version};
@@ -82,6 +82,107 @@ async fn writes_and_gets_do_not_wait_for_the_cache() {
         items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(names(api.get(CMS).await.is(200, "").json()), ["c"]);
+}
+
+/// S6.6
+#[tokio::test(start_paused = true)]
+async fn writes_in_a_namespace_with_quotas_do_not_wait_for_the_cache() {
+    const QUOTAS: &str = "/api/v1/namespaces/ns/resourcequotas";
+    let store = ScriptedStore::new();
+    let api = Api::in_namespace(store.clone()).await;
+    let hard = json!({ "configmaps": "3", "services": "1" });
+    let quota = json!({ "metadata": { "name": "q" }, "spec": { "hard": hard } });
+    api.create(QUOTAS, &quota).await;
+    let begun = Instant::now();
+    api.create(CMS, &data("a", "1")).await;
+    api.create(CMS, &data("gone", "1")).await;
+    store.hold(true);
+
+    // The cached state has two, the store as well, then three.
+    api.create(CMS, &data("b", "1")).await;
+    let refused = api.post(CMS, &data("c", "1")).await;
+    assert_eq!(refused.code, 403, "{}", refused.text());
+    let why =
+        "exceeded quota: q, requested: configmaps=1, used: configmaps=3, limited: configmaps=3";
+    assert!(refused.text().contains(why), "{}", refused.text());
+    api.delete(&format!("{CMS}/gone")).await.is(200, "");
+    api.create(CMS, &data("c", "1")).await;
+    assert_eq!(api.post(CMS, &data("d", "1")).await.code, 403);
+    api.merge(&format!("{CMS}/c"), &json!({ "data": { "k": "2" } })).await.is(200, "");
+    let shown = api.get(&format!("{QUOTAS}/q")).await.is(200, "").json();
+    assert_eq!(shown["status"]["used"], json!({ "configmaps": "3", "services": "0" }));
+    let port = json!([{ "port": 80 }]);
+    let service = |name: &str| json!({ "metadata": { "name": name }, "spec": { "ports": port } });
+    let services = "/api/v1/namespaces/ns/services";
+    api.create(services, &service("s")).await;
+    assert_eq!(api.post(services, &service("t")).await.code, 403);
+    api.delete(&format!("{services}/s")).await.is(200, "");
+    api.create(services, &service("t")).await;
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    store.hold(false);
+    let list = api.get(CMS).await.is(200, "").json();
+    assert_eq!(list["items"].as_array().unwrap().len(), 3);
+}
+
+/// S6.6
+#[tokio::test(start_paused = true)]
+async fn writes_of_services_do_not_wait_for_the_cache() {
+    const SERVICES: &str = "/api/v1/namespaces/ns/services";
+    let store = ScriptedStore::new();
+    let api = Api::in_namespace(store.clone()).await;
+    let service = |name: &str, ip: &str, port: i64| {
+        json!({
+            "metadata": { "name": name },
+            "spec": {
+                "type": "NodePort", "clusterIP": ip, "ports": [{ "port": 80, "nodePort": port }],
+            },
+        })
+    };
+    api.create(SERVICES, &service("old", "10.96.0.50", 30_050)).await;
+    store.hold(true);
+    let begun = Instant::now();
+    let claims = async || {
+        let range = |prefix: &str| Range { prefix: prefix.into(), ..Range::default() };
+        let ips = store.range(range("/registry/networking.k8s.io/ipaddresses/")).await.unwrap();
+        let ports = store.range(range("/registry/headwater/nodeports/")).await.unwrap();
+        let records = ips.records.into_iter().chain(ports.records);
+        let name = |key: Key| key.as_str().rsplit('/').next().unwrap().to_owned();
+        records.map(|record| name(record.key)).collect::<Vec<_>>().join(" ")
+    };
+    let before = claims().await;
+    assert!(before.contains("10.96.0.50") && before.contains("30050"), "{before}");
+
+    // Addresses of a Service that the cache lacks, and of one that it still has.
+    api.create(SERVICES, &service("a", "10.96.0.60", 30_060)).await;
+    let taken = api.post(SERVICES, &service("b", "10.96.0.60", 30_061)).await;
+    assert_eq!(taken.code, 422, "{}", taken.text());
+    assert!(taken.text().contains("provided IP is already allocated"), "{}", taken.text());
+    let taken = api.post(SERVICES, &service("b", "10.96.0.61", 30_060)).await;
+    assert!(taken.text().contains("provided port is already allocated"), "{}", taken.text());
+    api.delete(&format!("{SERVICES}/old")).await.is(200, "");
+    api.create(SERVICES, &service("b", "10.96.0.50", 30_050)).await;
+    api.create(
+        SERVICES,
+        &json!({
+            "metadata": { "name": "any" }, "spec": { "ports": [{ "port": 80 }] },
+        }),
+    )
+    .await;
+    let spec = json!({
+        "type": "ClusterIP", "externalTrafficPolicy": null, "ports": [{ "port": 80 }],
+    });
+    let one = json!({ "spec": spec });
+    api.merge(&format!("{SERVICES}/a"), &one).await.is(200, "");
+    let held = claims().await;
+    assert!(held.contains("30050") && !held.contains("30060"), "{held}");
+    for name in ["a", "b", "any"] {
+        api.delete(&format!("{SERVICES}/{name}")).await.is(200, "");
+    }
+    let without = |names: &str| names.replace("10.96.0.50 ", "").replace(" 30050", "");
+    assert_eq!(claims().await, without(&before));
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    store.hold(false);
+    api.create(SERVICES, &service("c", "10.96.0.60", 30_060)).await;
 }
 
 /// B268, S6.22

@@ -167,7 +167,8 @@ impl Autoscaler {
         let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
         let name = &spec.scale_target_ref.name;
         target.api.patch_scale(name, &PatchParams::default(), &patch).await?;
-        self.limited(autoscaler, |history| history.changed(now, replicas - target.current));
+        let by = replicas.saturating_sub(target.current);
+        self.limited(autoscaler, |history| history.changed(now, by));
         status.status.last_scale_time = Some(Time(now));
         let why = match replicas > target.current {
             true => format!("{} above target", recommendation.name),

@@ -206,7 +206,11 @@ fn hidden_variables(warnings: &mut Vec<String>, container: &Object, place: &Plac
     }
 }
 
+/// The pairs of ports that are compared. Each pair may be a warning.
+const PORT_PAIRS_MAX: usize = 10_000;
+
 fn ports(warnings: &mut Vec<String>, containers: &[Container<'_>]) {
+    let mut left = PORT_PAIRS_MAX;
     let mut known: HashMap<(i64, &str), Vec<(&Object, Place<'_>)>> = HashMap::new();
     let number = |port: &Object, key: &str| port.get(key).and_then(Value::as_i64).unwrap_or(0);
     for (container, place) in containers {
@@ -215,6 +219,10 @@ fn ports(warnings: &mut Vec<String>, containers: &[Container<'_>]) {
             let key = (number(port, "containerPort"), text(port, "protocol"));
             let others = known.entry(key).or_default();
             for (other, there) in others.iter() {
+                left -= 1;
+                if left == 0 {
+                    return;
+                }
                 let hosts = (number(port, "hostPort"), number(other, "hostPort"));
                 let addresses = (text(port, "hostIP"), text(other, "hostIP"));
                 let what = if hosts.0 == hosts.1 && addresses.0 == addresses.1 {
@@ -297,6 +305,22 @@ mod tests {
             &json!({"metadata": {"name": "p"}, "spec": spec}),
             &["spec.imagePullSecrets[399999].name: duplicate name \"s0\""],
         );
+    }
+
+    /// B137: with each pair of ports, this test does not end.
+    #[test]
+    fn of_many_ports_a_bounded_number_of_pairs_is_compared() {
+        let port = |host: usize| json!({"containerPort": 80, "hostPort": host});
+        for (ports, are_equal) in [
+            (vec![port(0); 100_000], true),
+            ((1..100_000).map(port).collect::<Vec<Value>>(), false),
+        ] {
+            let spec = json!({"containers": [{"name": "c", "ports": ports}]});
+            let pod = json!({"metadata": {"name": "p"}, "spec": spec});
+            let warnings = on_create(&kind("Pod"), &pod);
+            assert_eq!(!warnings.is_empty(), are_equal);
+            assert!(warnings.len() < PORT_PAIRS_MAX);
+        }
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl ScalingHistory {
         let start = now.checked_sub(SignedDuration::from_secs(i64::from(period)));
         let start = start.unwrap_or(Timestamp::MIN);
         let recent = self.changes.iter().filter(|(at, by)| *at > start && by.signum() == sign);
-        recent.map(|(_, by)| by.abs()).sum()
+        recent.fold(0_i32, |sum, (_, by)| sum.saturating_add(by.saturating_abs()))
     }
 
     fn most(&self, current: i32, rules: Option<&HPAScalingRules>, now: Timestamp) -> i32 {
@@ -224,6 +224,15 @@ mod tests {
         assert_eq!(history.limit(&spec(json!({})), 6, 15, at(20)).replicas, 12);
         let most = history.limit(&spec(json!({})), 12, 50, at(60));
         assert_eq!((most.replicas, most.limited.1), (20, "TooManyReplicas"));
+    }
+
+    #[test]
+    fn the_largest_changes_do_not_overflow() {
+        let mut history = ScalingHistory::default();
+        for seconds in 0..3 {
+            history.changed(at(seconds), i32::MAX);
+        }
+        assert_eq!(history.limit(&spec(json!({})), i32::MAX, i32::MAX, at(5)).replicas, 20);
     }
 
     #[test]

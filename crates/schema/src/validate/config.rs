@@ -1,6 +1,6 @@
 //! Rules of configuration, permission, storage, quota and fairness.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use headwater_json::Value;
 
@@ -213,10 +213,9 @@ pub(super) fn quota(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     }
     let scopes = list(spec, "scopes");
     let at = path.field("scopes");
-    for scope in scopes {
-        if scope.as_str().is_some_and(|scope| !SCOPES.contains(&scope)) {
-            check.invalid(at, &scopes.into(), "unsupported scope");
-        }
+    let is_unknown = |scope: &&Value| scope.as_str().is_some_and(|it| !SCOPES.contains(&it));
+    for _ in scopes.iter().filter(is_unknown).take(SAME_ERROR_MAX) {
+        check.invalid(at, &scopes.into(), "unsupported scope");
     }
     let both = |a: &str, b: &str| scopes.iter().any(|s| s == a) && scopes.iter().any(|s| s == b);
     if both("BestEffort", "NotBestEffort") || both("Terminating", "NotTerminating") {
@@ -224,6 +223,9 @@ pub(super) fn quota(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     }
     scope_selector(check, spec, path);
 }
+
+/// How often an error is repeated that is the same for several parts of a quota. Each shows a list.
+const SAME_ERROR_MAX: usize = 8;
 
 /// The scopes whose selectors only ask whether they apply.
 const EXISTING_SCOPES: [&str; 5] =
@@ -235,16 +237,21 @@ fn scope_selector(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
     let selector_path = path.field("scopeSelector");
     let at = selector_path.field("matchExpressions");
     let mut seen = HashSet::new();
+    let mut misfits: HashMap<&str, usize> = HashMap::new();
+    let mut left = SAME_ERROR_MAX;
     for (_, requirement) in objects(selector, "matchExpressions") {
         let (scope, operator) = (text(requirement, "scopeName"), text(requirement, "operator"));
         if !SCOPES.contains(&scope) {
             check.invalid(at.field("scopeName"), &scope.into(), "unsupported scope");
         }
-        for name in map(spec, "hard").into_iter().flat_map(Object::keys) {
-            if is_quota_name(name) && !fits_scope(scope, name) {
-                let value = shown(spec, "scopeSelector");
-                check.invalid(at, &value, "unsupported scope applied to resource");
-            }
+        let count = misfits.entry(scope).or_insert_with(|| {
+            let hard = map(spec, "hard").into_iter().flat_map(Object::keys);
+            hard.filter(|name| is_quota_name(name) && !fits_scope(scope, name)).count()
+        });
+        for _ in 0..left.min(*count) {
+            left -= 1;
+            let value = shown(spec, "scopeSelector");
+            check.invalid(at, &value, "unsupported scope applied to resource");
         }
         if EXISTING_SCOPES.contains(&scope) && operator != "Exists" {
             let why = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity";

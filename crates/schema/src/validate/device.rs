@@ -45,10 +45,14 @@ fn unique(check: &mut Check<'_>, of: &Object, name: &str, key: &str, path: &Path
 
 /// The requests of a claim.
 pub(super) fn claim(check: &mut Check<'_>, claim: &Object, path: &Path<'_>) {
+    let mut is_short = true;
     for name in ["requests", "constraints", "config"] {
-        at_most(check, claim, name, REQUESTS_MAX, path);
+        is_short &= at_most(check, claim, name, REQUESTS_MAX, path);
     }
     unique(check, claim, "requests", "name", path);
+    if !is_short {
+        return;
+    }
     for name in ["constraints", "config"] {
         let at = path.field(name);
         for (index, user) in objects(claim, name) {

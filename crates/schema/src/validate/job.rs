@@ -67,7 +67,7 @@ pub(super) fn failure_policy(check: &mut Check<'_>, spec: &Object, path: &Path<'
     }
 }
 
-fn container_names(spec: &Object) -> Vec<&str> {
+fn container_names(spec: &Object) -> HashSet<&str> {
     let pod = map(spec, "template").and_then(|template| map(template, "spec"));
     let names = |list| pod.into_iter().flat_map(move |pod| objects(pod, list));
     names("containers").chain(names("initContainers")).map(|(_, one)| text(one, "name")).collect()
@@ -77,7 +77,7 @@ fn failure_rule(
     check: &mut Check<'_>,
     spec: &Object,
     rule: &Object,
-    containers: &[&str],
+    containers: &HashSet<&str>,
     path: &Path<'_>,
 ) {
     let at = path.field("action");
@@ -104,9 +104,9 @@ fn failure_rule(
     });
 }
 
-fn exit_codes(check: &mut Check<'_>, codes: &Object, containers: &[&str], path: &Path<'_>) {
+fn exit_codes(check: &mut Check<'_>, codes: &Object, containers: &HashSet<&str>, path: &Path<'_>) {
     one_of(check, text(codes, "operator"), OPERATORS, &path.field("operator"));
-    if has(codes, "containerName") && !containers.contains(&text(codes, "containerName")) {
+    if has(codes, "containerName") && !containers.contains(text(codes, "containerName")) {
         let why = "must be one of the container or initContainer names in the pod template";
         check.invalid(path.field("containerName"), &shown(codes, "containerName"), why);
     }

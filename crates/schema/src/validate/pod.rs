@@ -1,6 +1,6 @@
 //! Rules of pods and pod templates.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use headwater_json::Value;
 
@@ -247,14 +247,18 @@ fn container_parts(check: &mut Check<'_>, spec: &Object, path: &Path<'_>) {
 }
 
 /// The volumes of a pod, with whether they can be block devices.
-fn block_volumes<'a>(check: &Check<'a>, spec: &'a Object) -> Vec<(&'a str, bool)> {
+fn block_volumes<'a>(check: &Check<'a>, spec: &'a Object) -> HashMap<&'a str, bool> {
     let can_be_block =
         |volume: &Object| has(volume, "persistentVolumeClaim") || has(volume, "ephemeral");
     let own = objects(spec, "volumes").map(|(_, one)| (text(one, "name"), can_be_block(one)));
     let claims = map(check.root, "spec").into_iter();
     let claims = claims.flat_map(|set| objects(set, "volumeClaimTemplates"));
     let claims = claims.map(|(_, claim)| map(claim, "metadata").map_or("", |it| text(it, "name")));
-    own.chain(claims.map(|name| (name, true))).collect()
+    let mut volumes = HashMap::new();
+    for (name, is_block) in own.chain(claims.map(|name| (name, true))) {
+        volumes.entry(name).or_insert(is_block);
+    }
+    volumes
 }
 
 pub(super) fn env(check: &mut Check<'_>, variable: &Object, path: &Path<'_>) {

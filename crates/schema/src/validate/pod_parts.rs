@@ -1,9 +1,11 @@
 //! Rules of the smaller parts of pods: DNS, kernel parameters, devices, references to fields.
 
+use std::collections::{HashMap, HashSet};
+
 use headwater_json::Value;
 
 use super::rule::Seen;
-use super::{Check, Object, Path, is_true, list, map, number, objects, shown, text};
+use super::{Check, Object, Path, has, is_true, list, map, number, objects, shown, text};
 use headwater_api::name;
 
 /// The names of the headers of a probe. The errors are at the list, as in Kubernetes.
@@ -189,9 +191,15 @@ pub(super) fn resource_reference(check: &mut Check<'_>, reference: &Object, path
 pub(super) fn devices(
     check: &mut Check<'_>,
     container: &Object,
-    volumes: &[(&str, bool)],
+    volumes: &HashMap<&str, bool>,
     path: &Path<'_>,
 ) {
+    if !has(container, "volumeDevices") {
+        return;
+    }
+    let mounts = || objects(container, "volumeMounts").map(|(_, mount)| mount);
+    let mounted: HashSet<&str> = mounts().map(|mount| text(mount, "name")).collect();
+    let paths: HashSet<&str> = mounts().map(|mount| text(mount, "mountPath")).collect();
     let (mut names, mut places) = (Seen::default(), Seen::default());
     for (index, device) in objects(container, "volumeDevices") {
         let at = path.index(index);
@@ -201,10 +209,10 @@ pub(super) fn devices(
         } else if !names.insert(name) {
             check.invalid(at.field("name"), &name.into(), "must be unique");
         }
-        match volumes.iter().find(|(known, _)| *known == name) {
+        match volumes.get(name) {
             None => check.not_found(at.field("name"), &name.into()),
-            Some((_, true)) => {}
-            Some((_, false)) => {
+            Some(true) => {}
+            Some(false) => {
                 let why = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
                 check.invalid(at.field("name"), &name.into(), why);
             }
@@ -217,15 +225,13 @@ pub(super) fn devices(
         } else if !places.insert(place) {
             check.invalid(at.field("devicePath"), &place.into(), "must be unique");
         }
-        for (_, mount) in objects(container, "volumeMounts") {
-            if text(mount, "name") == name {
-                let why = "must not already exist in volumeMounts";
-                check.invalid(at.field("name"), &name.into(), why);
-            }
-            if text(mount, "mountPath") == place {
-                let why = "must not already exist as a path in volumeMounts";
-                check.invalid(at.field("devicePath"), &place.into(), why);
-            }
+        if mounted.contains(name) {
+            let why = "must not already exist in volumeMounts";
+            check.invalid(at.field("name"), &name.into(), why);
+        }
+        if paths.contains(place) {
+            let why = "must not already exist as a path in volumeMounts";
+            check.invalid(at.field("devicePath"), &place.into(), why);
         }
     }
 }

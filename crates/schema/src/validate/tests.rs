@@ -42,6 +42,35 @@ fn compare(found: &[String], expected: &[&str]) {
     }
 }
 
+/// B137: with an error for each pair, this test does not end.
+#[test]
+fn no_error_is_for_a_pair_of_elements_of_two_lists() {
+    const COUNT: usize = 10_000;
+    let count = |group: &str, name: &str, body: &Value| {
+        let kind = kind(group, name);
+        create(&kind, &prepared(&kind, body)).len()
+    };
+    let devices = vec![json!({"name": "a", "devicePath": "/a"}); COUNT];
+    let mounts = vec![json!({"name": "a", "mountPath": "/a"}); COUNT];
+    let container = json!({
+        "name": "c", "image": "i", "volumeDevices": devices, "volumeMounts": mounts,
+    });
+    let volumes: Vec<Value> = (0..COUNT).map(|n| json!({"name": format!("v{n}")})).collect();
+    let spec = json!({"containers": [container], "volumes": volumes});
+    let pod = json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec});
+    assert!(count("", "Pod", &pod) < 20 * COUNT);
+
+    let names = (0..COUNT).map(|n| (format!("hugepages-{n}Mi"), json!("1")));
+    let hard: Value = names.collect();
+    let requirements = vec![json!({"scopeName": "BestEffort", "operator": "Exists"}); COUNT];
+    let spec = json!({
+        "hard": hard, "scopes": vec!["None"; COUNT],
+        "scopeSelector": {"matchExpressions": requirements},
+    });
+    let quota = json!({"metadata": {"name": "q", "namespace": "ns"}, "spec": spec});
+    assert!(count("", "ResourceQuota", &quota) < 20 * COUNT);
+}
+
 #[track_caller]
 fn refused_change(group: &str, name: &str, body: &Value, change: &Value, expected: &[&str]) {
     let kind = kind(group, name);

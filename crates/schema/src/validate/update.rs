@@ -1,6 +1,6 @@
 //! Rules of updates: immutable fields.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use headwater_json::{Map, MemberKey, Value, json};
 
@@ -317,13 +317,13 @@ fn drivers(check: &mut Check<'_>, spec: &Object, old: &Object) {
         driver.remove("allocatable");
         driver
     };
-    for (_, before) in objects(old, "drivers") {
-        let name = text(before, "name");
-        for (_, now) in objects(spec, "drivers").filter(|(_, now)| text(now, "name") == name) {
-            if fixed(now) != fixed(before) {
-                let value = Value::Object(now.clone());
-                check.invalid("spec.drivers", &value, "field is immutable");
-            }
+    // The names of the old ones are unique.
+    let before: HashMap<&str, &Object> =
+        objects(old, "drivers").map(|(_, before)| (text(before, "name"), before)).collect();
+    for (_, now) in objects(spec, "drivers") {
+        if before.get(text(now, "name")).is_some_and(|before| fixed(now) != fixed(before)) {
+            let value = Value::Object(now.clone());
+            check.invalid("spec.drivers", &value, "field is immutable");
         }
     }
 }

@@ -52,13 +52,18 @@ impl Admit for LimitDefaults {
         if attempt.kind.plural != "pods" {
             return Ok(());
         }
+        let mut left = FILLED_MAX;
         for range in ranges(attempt) {
             let (mut requests, mut most) = (json!({}), json!({}));
             for limit in limits(&range, "Container") {
                 merge(&mut requests, &limit["defaultRequest"]);
                 merge(&mut most, &limit["default"]);
             }
-            fill(attempt.new, &requests, &most);
+            if !fill(attempt.new, &requests, &most, &mut left) {
+                let name = meta(attempt.new, "name");
+                let why = "the defaults of a LimitRange make it too large";
+                return Err(status::forbidden("", "pods", name, why));
+            }
         }
         Ok(())
     }
@@ -71,7 +76,11 @@ fn merge(into: &mut Value, more: &Value) {
     }
 }
 
-fn fill(pod: &mut Value, requests: &Value, limits: &Value) {
+/// The bytes that the defaults of a LimitRange may add to a pod.
+const FILLED_MAX: usize = 3 << 20;
+
+/// Sets missing amounts; returns whether they fit into the bytes that are left.
+fn fill(pod: &mut Value, requests: &Value, limits: &Value, left: &mut usize) -> bool {
     let mut notes = Vec::new();
     for (key, what) in [("containers", "container"), ("initContainers", "init container")] {
         let list = pod["spec"].get_mut(key).and_then(Value::as_array_mut);
@@ -81,6 +90,12 @@ fn fill(pod: &mut Value, requests: &Value, limits: &Value) {
                 [("requests", "request", requests), ("limits", "limit", limits)]
             {
                 let set = set_missing(container, key, given);
+                // Each name is in the container and in the note.
+                let added: usize = set.iter().map(|name| 2 * name.len() + 32).sum();
+                match left.checked_sub(added) {
+                    None => return false,
+                    Some(rest) => *left = rest,
+                }
                 if !set.is_empty() {
                     notes.push(format!("{} {word} for {what} {name}", set.join(", ")));
                 }
@@ -92,6 +107,7 @@ fn fill(pod: &mut Value, requests: &Value, limits: &Value) {
         let annotations = metadata(pod).entry("annotations").or_insert_with(|| json!({}));
         annotations[ANNOTATION] = note.into();
     }
+    true
 }
 
 /// Sets missing amounts and returns their names, sorted.
@@ -234,5 +250,26 @@ impl AdmissionRequest {
         let ratio = limit as f64 / request as f64;
         (ratio > most.nano() as f64 / 1e9)
             .then(|| format!("{usage}, but provided ratio is {ratio:.6}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// B139
+    #[test]
+    fn defaults_of_many_containers_are_ended_by_a_budget() {
+        let names = (0..1_000).map(|n| (format!("example.org/resource-{n}"), json!("1")));
+        let defaults: Value = names.collect();
+        let pod = |count: usize| {
+            let containers: Vec<Value> =
+                (0..count).map(|n| json!({ "name": n.to_string() })).collect();
+            json!({ "metadata": {}, "spec": { "containers": containers } })
+        };
+        assert!(fill(&mut pod(2), &defaults, &defaults, &mut FILLED_MAX.clone()));
+        let mut large = pod(10_000);
+        assert!(!fill(&mut large, &defaults, &defaults, &mut FILLED_MAX.clone()));
+        assert!(large.to_string().len() < 2 * FILLED_MAX);
     }
 }

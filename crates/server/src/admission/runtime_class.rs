@@ -4,6 +4,7 @@
 //! not exist, or whose own overhead differs, is refused.
 
 use headwater_api::Status;
+use headwater_api::distinct::Distinct;
 use headwater_json::{Value, json};
 
 use super::pods::{is_new_pod, spec};
@@ -103,8 +104,17 @@ fn schedule(attempt: &mut Attempt<'_>, scheduling: &Value) -> Result<(), Status>
     Ok(())
 }
 
+/// Above this number only repeated tolerations are left out: the others are harmless, and finding them
+/// compares each pair.
+const COMPARED_MAX: usize = 500;
+
 /// Tolerations without those that another one covers.
 fn merged(all: &[Value]) -> Vec<Value> {
+    if all.len() > COMPARED_MAX {
+        let mut kept = Distinct::default();
+        kept.extend(all.iter().cloned());
+        return kept.into_vec();
+    }
     let mut kept: Vec<Value> = Vec::new();
     for (index, one) in all.iter().enumerate() {
         let is_covered = kept.iter().any(|other| covers(other, one))
@@ -152,6 +162,14 @@ fn refusal(attempt: &Attempt<'_>, why: &str) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// B137: with a comparison of each pair, this test does not end.
+    #[test]
+    fn long_lists_of_tolerations_are_merged_in_linear_time() {
+        let toleration = |n: usize| json!({ "key": format!("k{n}"), "operator": "Exists" });
+        let all: Vec<Value> = (0..50_000).chain(0..10).map(toleration).collect();
+        assert_eq!(merged(&all).len(), 50_000);
+    }
 
     #[test]
     fn merged_tolerations_cover_each_other_once() {

@@ -2,7 +2,7 @@
 //!
 //! River: role → **rule** → compiled set; escalation checks compare rules with rules.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use headwater_api::query::quote;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -149,19 +149,33 @@ pub(crate) fn quoted(list: &[String]) -> String {
 /// covered each by one rule.
 const PARTS_MAX: usize = 65_536;
 
+/// The number of words that one check compares. What is not compared counts as not held.
+const COMPARISONS_MAX: usize = 1 << 26;
+
 /// The parts of `wanted` that no rule of `held` grants; parts that differ in their verbs only are
 /// one rule.
 pub(crate) fn not_held(held: &[PolicyRule], wanted: &[PolicyRule]) -> Vec<PolicyRule> {
     let mut missing = Vec::new();
     let mut left = PARTS_MAX;
+    let mut comparisons = COMPARISONS_MAX;
+    let words: usize = held.iter().map(PolicyRule::words).sum();
     for rule in wanted {
+        let whole = rule.words().saturating_mul(words);
+        let each = rule.count().saturating_mul(words);
+        match comparisons.checked_sub(whole) {
+            None => {
+                missing.push(rule.clone());
+                continue;
+            }
+            Some(rest) => comparisons = rest,
+        }
         if rule.is_of_one_kind() && held.iter().any(|held| held.covers(rule)) {
             continue;
         }
-        match left.checked_sub(rule.count()) {
+        match left.checked_sub(rule.count()).zip(comparisons.checked_sub(each)) {
             None => missing.push(rule.clone()),
             Some(rest) => {
-                left = rest;
+                (left, comparisons) = rest;
                 let parts = rule.parts().into_iter();
                 missing.extend(parts.filter(|part| !held.iter().any(|held| held.covers(part))));
             }
@@ -174,25 +188,22 @@ pub(crate) fn not_held(held: &[PolicyRule], wanted: &[PolicyRule]) -> Vec<Policy
 /// verbs only.
 fn compacted(rules: Vec<PolicyRule>) -> Vec<PolicyRule> {
     let mut compact: Vec<PolicyRule> = Vec::new();
-    let mut places = HashMap::new();
+    let mut places: HashMap<_, (usize, HashSet<String>)> = HashMap::new();
     for rule in rules {
         let is_simple = rule.non_resource_urls.is_empty()
             && rule.resources.len() == 1
             && rule.api_groups.len() == 1
             && rule.resource_names.len() <= 1;
         let place = (rule.api_groups.clone(), rule.resources.clone(), rule.resource_names.clone());
-        match places.get(&place).filter(|_| is_simple) {
-            Some(at) => {
-                let known: &mut PolicyRule = &mut compact[*at];
-                for verb in rule.verbs {
-                    if !has(&known.verbs, &verb) {
-                        known.verbs.push(verb);
-                    }
-                }
+        match places.get_mut(&place).filter(|_| is_simple) {
+            Some((at, known)) => {
+                let verbs = rule.verbs.into_iter().filter(|verb| known.insert(verb.clone()));
+                compact[*at].verbs.extend(verbs);
             }
             None => {
                 if is_simple {
-                    places.insert(place, compact.len());
+                    let known = rule.verbs.iter().cloned().collect();
+                    places.insert(place, (compact.len(), known));
                 }
                 compact.push(rule);
             }
@@ -228,6 +239,15 @@ impl PolicyRule {
             .fold(1_usize, |product, count| product.saturating_mul(*count))
             .saturating_add(self.non_resource_urls.len())
             .saturating_mul(self.verbs.len())
+    }
+
+    /// The number of words in all lists.
+    fn words(&self) -> usize {
+        let PolicyRule { verbs, api_groups, resources, resource_names, non_resource_urls } = self;
+        [verbs, api_groups, resources, resource_names, non_resource_urls]
+            .iter()
+            .map(|list| list.len())
+            .sum()
     }
 
     /// Whether it is about resources or about paths, not both and not neither.
@@ -291,6 +311,21 @@ mod tests {
     #[track_caller]
     fn check(held: &[PolicyRule], wanted: PolicyRule, missing: &[&str]) {
         assert_eq!(not_covered(held, &[wanted]), missing);
+    }
+
+    /// B137: with a comparison of each pair, this test does not end.
+    #[test]
+    fn many_words_are_compared_within_a_budget() {
+        let words = |count: usize| (0..count).map(|n| format!("w{n}")).collect::<Vec<_>>();
+        let many = PolicyRule { verbs: words(60_000), ..rule("", "core", "pods", "") };
+        assert_eq!(not_held(&[], &[many]).len(), 1);
+        let held = [PolicyRule { resources: words(30_000), ..rule("get", "core", "", "") }];
+        let one =
+            |word: String| PolicyRule { resources: vec![word], ..rule("get", "core", "", "") };
+        let wanted: Vec<PolicyRule> = words(30_000).into_iter().map(one).collect();
+        assert!(not_held(&held, &wanted[..100]).is_empty());
+        // What exceeds the budget is not granted.
+        assert!(!not_held(&held, &wanted).is_empty());
     }
 
     /// S8.12

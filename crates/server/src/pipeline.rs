@@ -13,6 +13,7 @@ use headwater_api::Status;
 use headwater_api::query::Query;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode};
+use tokio::time::Instant;
 
 use crate::answer::body::{self, RequestBody, Response};
 use crate::answer::status;
@@ -290,9 +291,9 @@ impl Server {
             let mut response = match is_watch || is_upgrade {
                 true => forwarded.await,
                 false => {
-                    let longest = self.settings().request_timeout;
-                    let answered = tokio::time::timeout(longest, forwarded).await;
-                    answered.unwrap_or_else(|_| proxy::too_late())
+                    let end = Instant::now() + self.settings().request_timeout;
+                    let answered = tokio::time::timeout_at(end, forwarded).await;
+                    answered.map_or_else(|_| proxy::too_late(), |answer| proxy::until(end, answer))
                 }
             };
             let is_stream = !response.headers().contains_key(header::CONTENT_LENGTH);

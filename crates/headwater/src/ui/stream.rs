@@ -173,7 +173,8 @@ impl PageWatches {
     fn take(&mut self, text: &str) -> Result<(), StreamEnd> {
         match serde_json::from_str(text) {
             Ok(StreamRequest::Open { id, path, accept }) => {
-                if self.open.contains_key(&id) {
+                // A page that asks for ever more reads nothing of what it is refused.
+                if self.open.contains_key(&id) || self.open.len() >= 2 * WATCHES_MAX {
                     return Err(StreamEnd);
                 }
                 let has_place = self.open.len() < WATCHES_MAX;
@@ -318,6 +319,18 @@ mod tests {
         let mut lines = LineBuffer::default();
         assert_eq!(lines.push(&vec![b'x'; LINE_MAX]), Ok(Bytes::new()));
         assert_eq!(lines.push(b"x"), Err(LineTooLong));
+    }
+
+    #[tokio::test]
+    async fn a_page_cannot_open_watches_without_end() {
+        let (frames, _queue) = mpsc::channel(1);
+        let upstream = Arc::new(Upstream::new("absent".into()));
+        let mut watches =
+            PageWatches { upstream, frames, tasks: JoinSet::new(), open: HashMap::new() };
+        let open = |id: usize| json!({ "open": { "id": id, "path": "/", "accept": "*/*" } });
+        let ids = 0..10 * WATCHES_MAX;
+        let accepted = ids.take_while(|id| watches.take(&open(*id).to_string()).is_ok()).count();
+        assert_eq!(accepted, 2 * WATCHES_MAX);
     }
 
     #[test]

@@ -66,6 +66,8 @@ pub(super) struct TrailState {
 #[derive(Clone, Debug, Default)]
 pub(super) struct ResponseCopy {
     pub(super) pieces: Vec<Bytes>,
+    /// The bytes of the body so far.
+    pub(super) size: usize,
     pub(super) encoding: CopyEncoding,
     /// The body is larger than [`OBJECT_MAX`].
     pub(super) is_cut: bool,

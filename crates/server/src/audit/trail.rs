@@ -179,8 +179,8 @@ impl http_body::Body for AuditedBody {
             && let Some(data) = frame.data_ref()
         {
             let response = &mut lock(&self.trail.progress).response;
-            let known: usize = response.pieces.iter().map(Bytes::len).sum();
-            if response.is_cut || known + data.remaining() > OBJECT_MAX {
+            response.size += data.remaining();
+            if response.size > OBJECT_MAX {
                 response.is_cut = true;
                 response.pieces.clear();
             } else {

@@ -2,19 +2,25 @@
 //!
 //! River: pipeline → **proxy** → outgoing call. The extension server learns the user from headers that
 //! only the holder of the front proxy's certificate may send.
-//! Promise: no credential of the client is passed on, nor any header with which it could name a user.
+//! Promise: no credential of the client is passed on, nor any header with which it could name a user. A
+//! response that is not a watch ends within the time of a request.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, StatusCode, request};
+use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use tokio::time::{Instant, Sleep};
 
-use crate::answer::body::{self, Data, RequestBody, Response};
+use crate::answer::body::{self, Body, Data, RequestBody, Response};
 use crate::front::identity::{Identity, Peer};
 use crate::kinds::remote::RemoteVersion;
 use crate::outgoing::hop_by_hop;
@@ -188,6 +194,43 @@ fn streamed(response: http::Response<hyper::body::Incoming>) -> Response {
     *answer.status_mut() = parts.status;
     *answer.headers_mut() = parts.headers;
     answer
+}
+
+/// The response, whose body fails if it is not complete at this time.
+pub(crate) fn until(end: Instant, response: Response) -> Response {
+    let end = Box::pin(tokio::time::sleep_until(end));
+    response.map(|body| TimedBody { body, end }.boxed_unsync())
+}
+
+/// The body of an extension server that may stop in the middle.
+struct TimedBody {
+    body: Body,
+    end: Pin<Box<Sleep>>,
+}
+
+impl http_body::Body for TimedBody {
+    type Data = Data;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Data>>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if polled.is_pending() && self.end.as_mut().poll(context).is_ready() {
+            let why = "the extension server did not complete its response in time";
+            return Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, why))));
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 #[cfg(test)]

@@ -18,9 +18,8 @@ use http::header;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
-use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::answer::body::Response;
 use crate::answer::status;
@@ -30,6 +29,7 @@ use crate::request::call::Call;
 use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::kubelet::FollowedLog;
+use crate::verbs::websocket::UpgradedSocket;
 use crate::verbs::{read, websocket};
 
 /// The protocols that are served, the preferred one first. The second lacks the message that closes
@@ -93,8 +93,6 @@ pub(crate) fn start(
     Ok(response)
 }
 
-type ChannelSocket = WebSocketStream<TokioIo<Upgraded>>;
-
 /// What a client sent.
 enum ClientInput {
     Text(String),
@@ -130,7 +128,7 @@ impl RemoteCommand {
         &self,
         command: &[String],
         output: &mut Channels,
-        from_client: &mut SplitStream<ChannelSocket>,
+        from_client: &mut SplitStream<UpgradedSocket>,
     ) -> Option<Value> {
         let mut reply = self.reply(command, None).await?;
         let mut waiting = String::new();
@@ -197,7 +195,7 @@ impl RemoteCommand {
     async fn attach(
         &self,
         output: &mut Channels,
-        from_client: &mut SplitStream<ChannelSocket>,
+        from_client: &mut SplitStream<UpgradedSocket>,
     ) -> Option<Value> {
         let pod = read::find(&self.server, &self.resource, Freshness::Any).await.ok()?;
         let runtime = Arc::clone(&self.runtime);
@@ -230,7 +228,7 @@ fn echo(typed: &str) -> String {
 }
 
 /// The next input of the client; sizes of the terminal are ignored.
-async fn next_input(from_client: &mut SplitStream<ChannelSocket>) -> ClientInput {
+async fn next_input(from_client: &mut SplitStream<UpgradedSocket>) -> ClientInput {
     loop {
         let message = match from_client.next().await {
             Some(Ok(Message::Binary(message))) => message,
@@ -250,7 +248,7 @@ async fn next_input(from_client: &mut SplitStream<ChannelSocket>) -> ClientInput
 
 /// The channels to the client.
 struct Channels {
-    to_client: SplitSink<ChannelSocket, Message>,
+    to_client: SplitSink<UpgradedSocket, Message>,
 }
 
 impl Channels {
@@ -263,16 +261,12 @@ impl Channels {
     }
 
     /// Sends the final status and closes the connection.
-    async fn finish(mut self, status: &Value, from_client: &mut SplitStream<ChannelSocket>) {
+    async fn finish(mut self, status: &Value, from_client: &mut SplitStream<UpgradedSocket>) {
         let text = status.to_string();
         if self.send(STATUS, text.as_bytes()).await.is_none() {
             return;
         }
-        let close = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() };
-        if self.to_client.send(Message::Close(Some(close))).await.is_ok() {
-            // The client replies to the close; until then the connection stays open.
-            while let Some(Ok(_)) = from_client.next().await {}
-        }
+        websocket::close(&mut self.to_client, from_client).await;
     }
 }
 

@@ -4,16 +4,18 @@
 //! close, and otherwise ignored; frames above a small limit end the connection (B233).
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
 use headwater_api::Status;
 use http::StatusCode;
 use http::header::{self, HeaderValue};
 use http::uri::Authority;
-use hyper::upgrade::OnUpgrade;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -26,6 +28,12 @@ use crate::answer::status;
 use crate::front::identity::Peer;
 use crate::request::call::Call;
 use crate::verbs::watch::Streaming;
+
+/// How long a client may take to reply to the close of a connection.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
+
+/// A connection after the handshake.
+pub(crate) type UpgradedSocket = WebSocketStream<TokioIo<Upgraded>>;
 
 /// The maximum message size of a client: it has nothing to send.
 const MESSAGE_MAX: usize = 64 * 1024;
@@ -182,11 +190,22 @@ async fn run(upgrade: OnUpgrade, mut stream: Streaming) {
             return;
         }
     }
-    let close = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() };
-    if to_client.send(Message::Close(Some(close))).await.is_ok() {
-        // The client replies to the close; until then the connection stays open.
-        while let Some(Ok(_)) = from_client.next().await {}
-    }
+    close(&mut to_client, &mut from_client).await;
+}
+
+/// Closes a connection. The client replies to the close; until then the connection stays open, but no
+/// longer than [`CLOSE_MAX`].
+pub(crate) async fn close(
+    to_client: &mut SplitSink<UpgradedSocket, Message>,
+    from_client: &mut SplitStream<UpgradedSocket>,
+) {
+    let frame = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() };
+    let closing = async {
+        if to_client.send(Message::Close(Some(frame))).await.is_ok() {
+            while let Some(Ok(_)) = from_client.next().await {}
+        }
+    };
+    let _ = tokio::time::timeout(CLOSE_MAX, closing).await;
 }
 
 /// A message for each frame of a chunk. Binary frames are sent without their lengths.

@@ -1,16 +1,22 @@
 //! APIServices: local ones are kept, and requests for others reach a real extension server, which trusts
 //! nobody but the front proxy.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use futures::{StreamExt, stream};
 use headwater_api::SystemClock;
 use headwater_json::{Value, json};
+use headwater_server::Settings;
 use headwater_server::pki::{self, Pki};
 use http::StatusCode;
-use http_body_util::Full;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use rustls::RootCertStore;
@@ -76,7 +82,9 @@ impl Extension {
 
 type Request = hyper::Request<hyper::body::Incoming>;
 
-async fn answer(mut request: Request) -> std::io::Result<hyper::Response<Full<Bytes>>> {
+type Response = hyper::Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+async fn answer(mut request: Request) -> std::io::Result<Response> {
     let path = request.uri().path().to_owned();
     let value = match path.strip_prefix(GROUP) {
         Some("/v1") => json!({
@@ -102,20 +110,25 @@ async fn answer(mut request: Request) -> std::io::Result<hyper::Response<Full<By
                 stream.write_all(&word).await.unwrap();
                 stream.shutdown().await.unwrap();
             });
-            let mut response = hyper::Response::new(Full::default());
+            let mut response = hyper::Response::new(Full::default().boxed_unsync());
             *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
             response.headers_mut().insert("connection", "Upgrade".parse().unwrap());
             response.headers_mut().insert("upgrade", "echo".parse().unwrap());
             return Ok(response);
         }
+        Some("/v1/whos/half") => {
+            let half = stream::iter([Ok(Frame::data(Bytes::from_static(b"{\"half\":")))]);
+            let body = StreamBody::new(half.chain(stream::pending())).boxed_unsync();
+            return Ok(hyper::Response::new(body));
+        }
         None if path == "/openapi/v3/apis/ext.example.com/v1" => json!({ "openapi": "3.0.0" }),
         _ => {
-            let mut response = hyper::Response::new(Full::from("no such page"));
+            let mut response = hyper::Response::new(Full::from("no such page").boxed_unsync());
             *response.status_mut() = StatusCode::NOT_FOUND;
             return Ok(response);
         }
     };
-    Ok(hyper::Response::new(Full::from(value.to_string())))
+    Ok(hyper::Response::new(Full::from(value.to_string()).boxed_unsync()))
 }
 
 fn condition(object: &Value) -> (String, String) {
@@ -151,10 +164,14 @@ fn api_service(extension: &Extension) -> Value {
 
 /// A server, and an extension server that it forwards to.
 async fn start() -> (Api, Extension, Watch) {
+    start_with(Settings::default()).await
+}
+
+async fn start_with(settings: Settings) -> (Api, Extension, Watch) {
     let keys = Pki::in_memory(&pki::names("127.0.0.1".parse().unwrap(), &[]), &SystemClock);
     let front_proxy = keys.unwrap().front_proxy;
     let extension = Extension::start(&front_proxy.ca).await;
-    let api = Api::with_front_proxy(front_proxy.client).await;
+    let api = Api::with_front_proxy(front_proxy.client, settings).await;
     let target = format!("{SERVICES}?watch=true&fieldSelector=metadata.name%3Dv1.ext.example.com");
     let mut watch = api.watch(&target).await;
     api.create(SERVICES, &api_service(&extension)).await;
@@ -246,6 +263,22 @@ async fn discovery_and_openapi_contain_extension_servers() {
     assert_eq!(found["resources"][0]["resource"], "whos");
     api.delete(&format!("{SERVICES}/v1.ext.example.com")).await.is(200, "");
     api.until(GROUP, 404).await;
+}
+
+/// R44
+#[tokio::test]
+async fn a_response_that_an_extension_server_does_not_complete_ends_with_its_request() {
+    let settings = Settings { request_timeout: Duration::from_secs(5), ..Settings::default() };
+    let (mut api, _extension, _watch) = start_with(settings).await;
+    let mut socket = TcpStream::connect(api.listen()).await.unwrap();
+    let request = format!("GET {GROUP}/v1/whos/half HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(Duration::from_secs(60), socket.read_to_end(&mut answer)).await;
+    let text = String::from_utf8_lossy(&answer);
+    assert!(read.is_ok(), "the client waits: {text}");
+    // Without its last chunk: a client sees that it is not complete.
+    assert!(text.contains("{\"half\":") && !text.ends_with("0\r\n\r\n"), "{text}");
 }
 
 #[tokio::test]

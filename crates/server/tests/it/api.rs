@@ -173,10 +173,10 @@ impl Api {
     }
 
     /// A new server with a namespace `ns` and this credential at extension servers.
-    pub(crate) async fn with_front_proxy(pair: Pair) -> Api {
+    pub(crate) async fn with_front_proxy(pair: Pair, settings: Settings) -> Api {
         let clock = still();
         let issuer = Issuer::new(&keys(&clock).service_account_key).unwrap();
-        let options = Options { clock, front_proxy: Some(pair), ..Options::new(issuer) };
+        let options = Options { clock, front_proxy: Some(pair), settings, ..Options::new(issuer) };
         let api = Api::of(Arc::new(Memory::default()), options).await;
         api.create_namespace().await;
         api

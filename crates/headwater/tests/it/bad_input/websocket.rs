@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use super::suite::{CMS, Row, Suite};
 
@@ -185,6 +186,9 @@ fn a_websocket_carries_one_event_in_each_message() {
     assert!(event.ends_with(b"}\n"));
     socket.read_exact(&mut start).unwrap();
     assert_eq!(start, [0x88, 2, 0x03, 0xe8]);
+    // A client that does not reply to the close does not keep the connection.
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    assert_eq!(socket.read(&mut start).expect("the connection stays open"), 0);
     let (head, _) = open("Upgrade, close", "binary.k8s.io, base64.binary.k8s.io");
     assert!(head.starts_with("http/1.1 400 "), "{head}");
 }

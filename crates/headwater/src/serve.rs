@@ -35,7 +35,7 @@ use headwater_server::token_webhook::TokenWebhook;
 use headwater_server::{Limits, Loopback, Options, Running, Settings, start};
 use headwater_store::Store;
 use tokio::sync::watch;
-use tokio::task::{JoinSet, block_in_place};
+use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use crate::containers::SimulatedContainers;
@@ -496,16 +496,26 @@ impl Certificates {
     }
 
     /// Renews certificates before they expire, and rejects those that are revoked.
-    async fn keep_renewed(mut self, mut admin: AdminRenewal, stop: CancellationToken) {
+    async fn keep_renewed(self, admin: AdminRenewal, stop: CancellationToken) {
+        let mut kept = (self, admin);
         let mut days = tokio::time::interval(RENEW_EVERY);
         let mut looks = tokio::time::interval(LOOK_EVERY);
         loop {
-            tokio::select! {
+            let work = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                // They read files, and another process may hold the lock of the directory.
-                _ = days.tick() => block_in_place(|| self.renew(&mut admin)),
-                _ = looks.tick() => block_in_place(|| self.read_revocations(&mut admin)),
+                _ = days.tick() => |(own, admin): &mut (Certificates, _)| own.renew(admin),
+                _ = looks.tick() => |(own, admin): &mut (Certificates, _)| own.read_revocations(admin),
+            };
+            // They read files, and another process may hold the lock of the directory.
+            let done = spawn_blocking(move || {
+                work(&mut kept);
+                kept
+            });
+            match done.await.map_err(JoinError::try_into_panic) {
+                Ok(again) => kept = again,
+                Err(Ok(panic)) => std::panic::resume_unwind(panic),
+                Err(Err(_)) => return, // the process is stopping
             }
         }
     }
@@ -624,3 +634,6 @@ fn announce(url: &str, kubeconfig: &Path, took: Duration, controllers: Option<&L
         took.as_millis()
     ));
 }
+
+#[cfg(test)]
+mod tests;

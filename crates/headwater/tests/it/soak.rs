@@ -1,7 +1,7 @@
 //! The soak: a server under everything that ended one, at the same time.
 //!
-//! A disk fills up and empties, the clock jumps, HTTP/2 peers ask for large documents and read nothing,
-//! and a user without rights sends huge reviews, while writers keep a ledger and a probe asks for
+//! A disk fills up and empties, the clock jumps, HTTP/2 peers ask for large documents and read nothing
+//! (some leave, one stays until the server ends it), and a user without rights sends huge reviews, while writers keep a ledger and a probe asks for
 //! `/readyz`. At the end and after a restart the server has every acknowledged write (R1), and every
 //! probe was answered (R45).
 //!
@@ -65,6 +65,7 @@ fn the_ledger_is_complete_and_readiness_is_answered_whatever_happens() {
             scope.spawn(|| soak.review(&world));
             scope.spawn(|| soak.read_nothing(&world));
         }
+        scope.spawn(|| soak.hold(&world));
         scope.spawn(|| soak.probe(address));
         scope.spawn(|| soak.fill_disk());
         soak.progress.wait(duration, |_| false);
@@ -90,6 +91,7 @@ fn the_ledger_is_complete_and_readiness_is_answered_whatever_happens() {
     runtime.block_on(world.running.stop()).unwrap();
     assert!(acknowledged > 0 && refused > 0 && reviews > 0 && unread > 0 && probes > 0);
     if duration >= LONG_RUN {
+        assert!(soak.ended.load(Relaxed) > 0, "a peer that reads nothing keeps its connection");
         assert!(worst <= PROBE_MAX, "{worst:?}");
     }
 }
@@ -121,6 +123,8 @@ struct Soak {
     reviews: AtomicU64,
     /// Documents whose headers a peer has received.
     unread: AtomicU64,
+    /// Connections that the server ended because their peer read nothing.
+    ended: AtomicU64,
     probes: AtomicU64,
     worst_micros: AtomicU64,
 }
@@ -249,28 +253,10 @@ impl Soak {
 
     /// Asks for a large document a hundred times over HTTP/2 and accepts no byte of it.
     fn read_nothing(&self, world: &World) {
-        const REQUESTS: u32 = 100;
         while self.goes_on() {
             let mut peer = world.connect(&world.http2);
-            let mut hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-            // SETTINGS_INITIAL_WINDOW_SIZE is 0.
-            hello.extend(frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]));
-            for at in 0..REQUESTS {
-                // GET and https, then literals of indexed names.
-                let mut headers = vec![0x82, 0x87];
-                let bearer = format!("Bearer {TOKEN}");
-                let (path, authority, authorization) = (&[0x04][..], &[0x01][..], &[0x0f, 8][..]);
-                for (index, text) in
-                    [(path, "/openapi/v2"), (authority, "127.0.0.1"), (authorization, &bearer)]
-                {
-                    headers.extend(index);
-                    headers.push(text.len() as u8);
-                    headers.extend(text.as_bytes());
-                }
-                hello.extend(frame(1, 5, 2 * at + 1, &headers));
-            }
             // The server may end the connection at any time.
-            let _ = peer.write_all(&hello);
+            let _ = peer.write_all(&greedy());
             let mut answered = 0;
             while answered < REQUESTS && self.goes_on() {
                 let mut head = [0; 9];
@@ -284,6 +270,30 @@ impl Soak {
                 // HEADERS, or RST_STREAM.
                 answered += u32::from(matches!(head[3], 1 | 3));
                 self.unread.fetch_add(u64::from(head[3] == 1), Relaxed);
+            }
+        }
+    }
+
+    /// Does the same and never leaves, until the server ends the streams and then the connection.
+    fn hold(&self, world: &World) {
+        while self.goes_on() {
+            let mut peer = world.connect(&world.http2);
+            peer.sock.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+            let _ = peer.write_all(&greedy());
+            let mut buffer = vec![0; 64 << 10];
+            while self.goes_on() {
+                match peer.read(&mut buffer) {
+                    Ok(1..) => {}
+                    Err(error)
+                        if matches!(
+                            error.kind(),
+                            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                        ) => {}
+                    _ => {
+                        self.ended.fetch_add(1, Relaxed);
+                        break;
+                    }
+                }
             }
         }
     }
@@ -333,6 +343,31 @@ impl Soak {
             assert!(range.contains(&stored), "{name}: {stored} is not in {range:?}");
         }
     }
+}
+
+/// The requests over one connection of a peer that does not read.
+const REQUESTS: u32 = 100;
+
+/// A connection over HTTP/2 that asks for a large document so often, with a window of zero bytes.
+fn greedy() -> Vec<u8> {
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    // SETTINGS_INITIAL_WINDOW_SIZE is 0.
+    bytes.extend(frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]));
+    for at in 0..REQUESTS {
+        // GET and https, then literals of indexed names.
+        let mut headers = vec![0x82, 0x87];
+        let bearer = format!("Bearer {TOKEN}");
+        let (path, authority, authorization) = (&[0x04][..], &[0x01][..], &[0x0f, 8][..]);
+        for (index, text) in
+            [(path, "/openapi/v2"), (authority, "127.0.0.1"), (authorization, &bearer)]
+        {
+            headers.extend(index);
+            headers.push(text.len() as u8);
+            headers.extend(text.as_bytes());
+        }
+        bytes.extend(frame(1, 5, 2 * at + 1, &headers));
+    }
+    bytes
 }
 
 /// A clock that jumps by hours.

@@ -75,6 +75,32 @@ fn new_names_renew_the_serving_certificate_and_nothing_else() {
     assert!(names.contains("api.example.org") && names.contains("10.0.0.7"), "{names:?}");
 }
 
+/// Freed memory cannot be read in a test. That the type of a key overwrites it can be checked.
+#[test]
+fn private_keys_are_overwritten_when_they_are_dropped_and_never_printed() {
+    fn is_overwritten(_: &impl zeroize::ZeroizeOnDrop) {}
+    let pki = Pki::in_memory(&loopback(&[]), &At::new("2026-11-01T00:00:00Z")).unwrap();
+    let issuer = crate::front::service_account::Issuer::new(&pki.service_account_key).unwrap();
+    let printed = format!("{pki:?} {:?} {issuer:?} {:#?}", pki.admin, pki.service_account_key);
+    let Pki { server, admin, signing, front_proxy, service_account_key, .. } = &pki;
+    let pairs = [server, admin, signing, &front_proxy.client].map(|pair| &pair.key);
+    for Secret(text) in pairs.into_iter().chain([service_account_key]) {
+        is_overwritten(text);
+        let is_secret = |line: &&str| !line.is_empty() && !line.contains("-----");
+        let secret: Vec<&str> = text.lines().map(str::trim).filter(is_secret).collect();
+        assert!(!secret.is_empty());
+        for line in secret {
+            assert!(!printed.contains(line), "{printed}");
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("key");
+    private_file::replace(&path, "secret", private_file::PRIVATE).unwrap();
+    is_overwritten(&private_file::read(&path, OthersMayRead::Refuse).unwrap());
+    let (_, key) = SigningAuthority::create("2026-11-01T00:00:00Z".parse().unwrap()).unwrap();
+    is_overwritten(&key);
+}
+
 #[test]
 fn certificates_are_renewed_before_they_expire() {
     let dir = tempfile::tempdir().unwrap();

@@ -9,6 +9,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -26,6 +28,7 @@ macro_rules! store_contract {
         $crate::store_contract! { @tests $make;
             revisions_grow_by_one_for_each_change
             a_read_after_an_acknowledgement_returns_the_write
+            reads_and_writes_of_many_clients_have_one_order_that_respects_time
             a_create_of_an_existing_key_conflicts_and_returns_the_record
             a_stale_update_conflicts_and_returns_the_current_record
             a_guarded_write_to_a_deleted_key_conflicts_and_returns_nothing
@@ -120,6 +123,101 @@ pub async fn a_read_after_an_acknowledgement_returns_the_write(store: &dyn Store
         let changes = drain(store, "/t/", Revision(at.0 - 1), at).await;
         assert_eq!(changes.len(), 1);
     }
+}
+
+/// R5, R22: for many clients at once, on few keys.
+pub async fn reads_and_writes_of_many_clients_have_one_order_that_respects_time(store: &dyn Store) {
+    const KEYS: usize = 3;
+    const STEPS: usize = 40;
+    let start = create(store, "/t/0", "start").await;
+    // The highest revision of an acknowledged write.
+    let acknowledged = AtomicU64::new(start.0);
+    let seen = in_parallel(8, async |n| {
+        let mut reads = Vec::new();
+        for step in 0..STEPS {
+            let key = format!("/t/{}", (n + step) % KEYS);
+            let before = Revision(acknowledged.load(Ordering::SeqCst));
+            match n {
+                0..4 => {
+                    let guard = match store.get(&Key::new(&*key)).await.expect("the store works") {
+                        None => Guard::Absent,
+                        Some(record) => Guard::At(record.revision),
+                    };
+                    let write = match (step % 7, guard) {
+                        (6, Guard::At(at)) => remove(&key, at),
+                        (_, guard) => put(&key, guard, &format!("{n} {step}")),
+                    };
+                    match store.commit(write).await {
+                        Ok(done) => {
+                            assert!(done.last > before, "a write is before one that had ended");
+                            acknowledged.fetch_max(done.last.0, Ordering::SeqCst);
+                        }
+                        Err(error) => drop(actual_of(error)),
+                    }
+                }
+                4..6 => {
+                    let record = store.get(&Key::new(&*key)).await.expect("the store works");
+                    let after = newest(store).await;
+                    let only = record.into_iter().collect();
+                    reads.push(TimedRead { prefix: key, before, after, records: only });
+                }
+                _ => {
+                    let range = Range { prefix: "/t/".into(), ..Range::default() };
+                    let page = store.range(range).await.expect("the store works");
+                    let (at, records) = (page.revision, page.records);
+                    assert!(at >= before, "a list at {at} lacks a write acknowledged at {before}");
+                    // Exactly one state is right.
+                    let prefix = "/t/".to_owned();
+                    reads.push(TimedRead { prefix, before: at, after: at, records });
+                }
+            }
+        }
+        reads
+    });
+    let reads: Vec<TimedRead> = seen.into_iter().flatten().collect();
+    let states = states_of(drain(store, "/t/", Revision::ZERO, newest(store).await).await);
+    assert_eq!(reads.len(), 4 * STEPS);
+    for read in reads {
+        assert!(read.is_right(&states), "{read:?}");
+    }
+}
+
+/// A read that began after all changes up to `before` were acknowledged, and ended before those
+/// after `after` were.
+#[derive(Debug)]
+struct TimedRead {
+    prefix: String,
+    before: Revision,
+    after: Revision,
+    records: Vec<Record>,
+}
+
+impl TimedRead {
+    /// Whether one of the states in its time had these records.
+    fn is_right(&self, states: &BTreeMap<Revision, Vec<Record>>) -> bool {
+        let first = states.range(..=self.before).next_back();
+        let later = states.range((Bound::Excluded(self.before), Bound::Included(self.after)));
+        first.into_iter().chain(later).any(|(_, state)| {
+            let all = state.iter().filter(|record| record.key.as_str().starts_with(&self.prefix));
+            all.eq(&self.records)
+        })
+    }
+}
+
+/// The state after each revision.
+fn states_of(changes: Vec<Change>) -> BTreeMap<Revision, Vec<Record>> {
+    let mut states = BTreeMap::new();
+    let mut state: BTreeMap<String, Record> = BTreeMap::new();
+    for change in changes {
+        let key = change.key.to_string();
+        let Change { revision, value, .. } = change;
+        match change.kind {
+            ChangeKind::Deleted => drop(state.remove(&key)),
+            _ => drop(state.insert(key, Record { key: change.key, revision, value })),
+        }
+        states.insert(revision, state.values().cloned().collect());
+    }
+    states
 }
 
 /// S6.5, R6.

@@ -1,6 +1,7 @@
 //! A TCP proxy that can stop forwarding without closing connections, like a network that drops
 //! packets.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -23,6 +24,8 @@ struct Link {
     network: watch::Sender<Network>,
     /// Bytes to clients after which the network drops data.
     left: Arc<AtomicUsize>,
+    /// What the next omitted message contains.
+    omitted: Arc<Mutex<Option<Vec<u8>>>>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -38,7 +41,8 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let port = listener.local_addr().expect("the listener is bound").port();
         let network = watch::Sender::new(Network::Works);
-        let link = Link { network, left: Arc::new(AtomicUsize::new(usize::MAX)) };
+        let left = Arc::new(AtomicUsize::new(usize::MAX));
+        let link = Link { network, left, omitted: Arc::default() };
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, to, link.clone()));
         Proxy { port, link, _tasks: Mutex::new(tasks) }
@@ -57,6 +61,17 @@ impl Proxy {
     /// Drops all data once this many more bytes have been forwarded to clients.
     pub fn cut_after(&self, bytes: usize) {
         self.link.left.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Omits the next HTTP/2 DATA frame to a client that contains these bytes. The server sends each
+    /// message in a frame of its own, so the client misses exactly one message.
+    pub fn omit(&self, message: &[u8]) {
+        *self.link.omitted.lock().expect("no panic") = Some(message.to_vec());
+    }
+
+    /// Whether a message was omitted since [`Proxy::omit`].
+    pub fn has_omitted(&self) -> bool {
+        self.link.omitted.lock().expect("no panic").is_none()
     }
 
     /// Whether data is dropped.
@@ -92,7 +107,7 @@ async fn connection(socket: TcpStream, to: u16, link: Link) {
             (socket.into_split(), upstream.into_split());
         tokio::select! {
             () = pump(from_client, to_server, |_| link.count(0)) => {}
-            () = pump(from_server, to_client, |bytes| link.count(bytes)) => {}
+            () = pump(from_server, to_client, |bytes| link.pass(bytes)) => {}
         }
     };
     let broken = async {
@@ -107,6 +122,18 @@ async fn connection(socket: TcpStream, to: u16, link: Link) {
 }
 
 impl Link {
+    /// Removes the frame to omit from bytes to a client. Returns whether they may be forwarded.
+    fn pass(&self, bytes: &mut Vec<u8>) -> bool {
+        let mut omitted = self.omitted.lock().expect("no panic");
+        if let Some(message) = &*omitted
+            && let Some(frame) = frame_with(bytes, message)
+        {
+            bytes.drain(frame);
+            *omitted = None;
+        }
+        self.count(bytes.len())
+    }
+
     /// Counts bytes to a client. Returns whether they may be forwarded.
     fn count(&self, bytes: usize) -> bool {
         let count = |left: usize| left.checked_sub(bytes);
@@ -117,20 +144,36 @@ impl Link {
     }
 }
 
+/// The HTTP/2 DATA frame that contains a message, in bytes that begin with a frame.
+fn frame_with(bytes: &[u8], message: &[u8]) -> Option<Range<usize>> {
+    const HEAD: usize = 9;
+    let mut start = 0;
+    while let Some(&[a, b, c, kind]) = bytes.get(start..start + 4) {
+        let end = start + HEAD + u32::from_be_bytes([0, a, b, c]) as usize;
+        let frame = bytes.get(start..end)?;
+        if kind == 0 && frame.windows(message.len()).any(|found| found == message) {
+            return Some(start..end);
+        }
+        start = end;
+    }
+    None
+}
+
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    may_forward: impl Fn(usize) -> bool,
+    mut may_forward: impl FnMut(&mut Vec<u8>) -> bool,
 ) {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let Ok(count @ 1..) = from.read(&mut buffer).await else { return };
+        let mut bytes = buffer[..count].to_vec();
         // Data that is read while the network drops is never written; wait until the connection
         // closes.
-        if !may_forward(count) {
+        if !may_forward(&mut bytes) {
             std::future::pending::<()>().await;
         }
-        if to.write_all(&buffer[..count]).await.is_err() {
+        if to.write_all(&bytes).await.is_err() {
             return;
         }
     }

@@ -14,7 +14,7 @@ use headwater_store::{
     Write,
 };
 
-use crate::fixture::{Pond, all, describe, events, pod, pods, window};
+use crate::fixture::{Pond, all, describe, events, pod, pods, step, window};
 use crate::wakeup::{all_given, crowd, handed_on};
 
 /// A store that can be replaced while it is used, and whose watches can be disturbed.
@@ -142,7 +142,7 @@ async fn a_cache_that_must_reload_ends_its_watchers_and_is_correct_afterwards() 
     store.compact(c).await.unwrap();
     store.cut(Mood::Well);
     pond.cache.reach(c).await.unwrap();
-    assert_eq!(describe(&watcher.next().await), "closed");
+    assert_eq!(describe(&step(&mut watcher).await), "closed");
     let snapshot = pond.cache.snapshot(&pond.pods());
     let found: Vec<_> = snapshot.iter("", None).map(|o| (o.key(), o.revision())).collect();
     assert_eq!(found, [("ns/b", b), ("ns/c", c)]);
@@ -169,7 +169,7 @@ async fn a_store_that_went_back_is_noticed_and_states_are_not_mixed() {
     let at = restored.commit(write).await.unwrap().last;
     store.inner.store(restored);
     store.cut(Mood::Well);
-    let step = watcher.next().await;
+    let step = step(&mut watcher).await;
     assert_eq!(describe(&step), format!("expired {stood}, oldest {at}"));
     let snapshot = pond.cache.snapshot(&pond.pods());
     let found: Vec<_> = snapshot.iter("", None).map(|o| (o.key(), o.revision())).collect();
@@ -189,7 +189,7 @@ async fn a_gap_in_the_feed_is_noticed_and_the_cache_reloads() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let c = pond.commit(&pod("ns/a").key(), Some(pod("ns/a").data("next").bytes())).await;
     pond.cache.reach(c).await.unwrap();
-    assert_eq!(describe(&watcher.next().await), "closed", "a stream with a gap must end");
+    assert_eq!(describe(&step(&mut watcher).await), "closed", "a stream with a gap must end");
     assert_eq!(pond.object(&pod("ns/a")).revision(), c);
 }
 

@@ -164,9 +164,15 @@ pub(crate) fn ready(watcher: &mut Watcher) -> Option<WatchStep> {
     watcher.next().now_or_never()
 }
 
+/// The next step. A watcher that waits for ever fails the test.
+pub(crate) async fn step(watcher: &mut Watcher) -> WatchStep {
+    let step = tokio::time::timeout(Duration::from_secs(60), watcher.next()).await;
+    step.expect("the watcher received no event and was not ended")
+}
+
 /// The next events as `TYPE name@revision`.
 pub(crate) async fn events(watcher: &mut Watcher) -> Vec<String> {
-    match watcher.next().await {
+    match step(watcher).await {
         WatchStep::Events(events) => events.iter().map(brief).collect(),
         other => panic!("{}", describe(&other)),
     }

@@ -7,7 +7,7 @@ use headwater_api::Object;
 use headwater_cache::window::Bounds;
 use headwater_cache::{Options, WatchStart, WatchStep};
 
-use crate::fixture::{Pod, Pond, all, pod, ready, window};
+use crate::fixture::{Pod, Pond, all, pod, ready, step, window};
 
 /// Old versions of a pod that are still referenced.
 struct Versions(Vec<Weak<Object>>);
@@ -100,7 +100,7 @@ async fn a_watcher_stuck_in_its_initial_state_does_not_keep_old_states_in_memory
     let held = versions.iter().filter(|version| version.strong_count() > 0).count();
     assert!(held <= 4, "{held} of 300 replaced versions are held");
     // It cannot continue and ends: the client lists again.
-    assert!(matches!(stuck.next().await, WatchStep::Closed));
+    assert!(matches!(step(&mut stuck).await, WatchStep::Closed));
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,14 +130,14 @@ async fn one_step_returns_no_more_than_a_socket_buffers() {
     let mut initial = pond.watch(&all(), WatchStart::Initial);
     let mut seen = 0;
     while seen < 20 {
-        let WatchStep::Events(events) = behind.next().await else { panic!("events come") };
+        let WatchStep::Events(events) = step(&mut behind).await else { panic!("events come") };
         let bytes: usize = events.iter().map(|event| event.object().as_slice().len()).sum();
         assert!(bytes < 120_000 && !events.is_empty(), "{bytes} bytes from disk or window");
         seen += events.len();
     }
     let mut seen = 0;
     while seen < 20 {
-        let WatchStep::Initial(objects) = initial.next().await else { panic!("objects come") };
+        let WatchStep::Initial(objects) = step(&mut initial).await else { panic!("objects come") };
         let bytes: usize = objects.iter().map(|object| object.as_slice().len()).sum();
         assert!(bytes < 120_000 && !objects.is_empty(), "{bytes} bytes of initial state");
         seen += objects.len();

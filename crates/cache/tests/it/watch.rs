@@ -4,7 +4,7 @@
 use headwater_api::Revision;
 use headwater_cache::{WatchStart, WatchStep};
 
-use crate::fixture::{Pond, all, describe, events, filter, pod, ready, ready_steps, window};
+use crate::fixture::{Pond, all, describe, events, filter, pod, ready, ready_steps, step, window};
 
 /// S5.13, R24
 #[tokio::test(start_paused = true)]
@@ -91,7 +91,7 @@ async fn the_window_edge_is_exact_even_without_a_write_since_the_load() {
         let mut on = pond.watch(&all(), WatchStart::After(b));
         assert!(ready(&mut on).is_none());
         let mut below = pond.watch(&all(), WatchStart::After(a));
-        let step = below.next().await;
+        let step = step(&mut below).await;
         assert_eq!(describe(&step), format!("expired {a}, oldest {b}"));
     }
 }
@@ -105,7 +105,7 @@ async fn a_watch_below_the_compaction_expires_even_if_the_window_has_the_changes
     pond.store.compact(b).await.unwrap();
     let mut watcher = pond.watch(&all(), WatchStart::After(a));
     assert_eq!(ready_steps(&mut watcher), [format!("expired {a}, oldest {b}")]);
-    assert!(matches!(watcher.next().await, WatchStep::Closed));
+    assert!(matches!(step(&mut watcher).await, WatchStep::Closed));
 }
 
 /// S6.21
@@ -134,7 +134,7 @@ async fn a_lagging_watcher_whose_history_was_compacted_expires() {
     let last = pond.put(&pod("ns/a").data(3)).await;
     pond.store.compact(last).await.unwrap();
     pond.sweep().await;
-    assert_eq!(describe(&watcher.next().await), format!("expired {start}, oldest {last}"));
+    assert_eq!(describe(&step(&mut watcher).await), format!("expired {start}, oldest {last}"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -259,7 +259,7 @@ async fn a_transform_applies_to_every_read_and_changes_no_stored_value() {
     let mut seen = vec![past.get("ns/a").unwrap().bytes()];
     let mut watcher = pond.watch(&all(), WatchStart::After(Revision(a.0 - 1)));
     while watcher.position() < c {
-        let WatchStep::Events(events) = watcher.next().await else { panic!("events come") };
+        let WatchStep::Events(events) = step(&mut watcher).await else { panic!("events come") };
         seen.extend(events.iter().map(|event| event.frame()));
     }
     assert_eq!(seen.len(), 5);

@@ -307,6 +307,30 @@ async fn ten_thousand_delays_need_no_task() {
     assert!(queue.get().await.is_some());
 }
 
+/// R87
+#[tokio::test(start_paused = true)]
+async fn a_waiter_is_woken_for_the_earliest_delay_whenever_it_was_added() {
+    let queue = Queue::new();
+    let begun = Instant::now();
+    for item in (1..=100).rev() {
+        queue.add_after(item, item * SECOND);
+    }
+    let add = async {
+        sleep(SECOND / 2).await;
+        queue.add_after(0, SECOND / 4); // while the waiter waits for a later one
+    };
+    let wait = async {
+        for item in 0..=100 {
+            let got = queue.get().await.unwrap();
+            let due = if item == 0 { 3 * SECOND / 4 } else { item * SECOND };
+            assert_eq!(*got, item);
+            assert!((due..due + SECOND / 4).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        }
+    };
+    tokio::join!(add, wait);
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
+}
+
 /// C19.5
 #[tokio::test(start_paused = true)]
 async fn rate_limited_adds_wait_and_forget_starts_over() {

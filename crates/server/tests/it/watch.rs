@@ -671,11 +671,16 @@ async fn a_user_with_too_many_watches_gets_429() {
         answer.is(429, "TooManyRequests");
         assert_eq!(answer.header("retry-after"), "1");
     }
-    // Other users and other requests are not affected.
+    // Health, other users and other requests are not affected.
+    api.get("/readyz").await.is(200, "");
     let other = api.as_user("other", &["system:masters"]);
     other.send(&format!("GET {target}&timeoutSeconds=1"), "").await.is(200, "");
     api.config_maps(&["a"]).await;
     drop(open.pop());
+    // Nor are the watches that were open before.
+    for mut watch in open {
+        assert_eq!(watch.take(1).await, "ADDED/a");
+    }
     assert_eq!(api.watch(&target).await.take(1).await, "ADDED/a");
 }
 

@@ -398,6 +398,50 @@ async fn a_cache_that_missed_a_compaction_reloads_and_its_watchers_end() {
     assert_eq!((events.len(), events[0].revision()), (1, next));
 }
 
+/// R38
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cache_whose_watch_omitted_a_revision_reloads_and_its_watchers_end() {
+    let Some(members) = etcd::EtcdCluster::start() else { return };
+    let proxy = Proxy::start(members.port(0)).await;
+    let near = Options { root: key::ROOT.to_owned(), ..fixture::options(&members) };
+    let far = Options {
+        endpoints: vec![proxy.url()],
+        deadline: DEADLINE,
+        // Then the feed watches all keys, and sees every revision.
+        trusts_progress: Some(false),
+        ..near.clone()
+    };
+    let (near, far) =
+        (EtcdStore::connect(near).await.unwrap(), EtcdStore::connect(far).await.unwrap());
+    let mut cacher = Cacher::new(Arc::new(far), CacheOptions::default());
+    cacher.load().await.unwrap();
+    let (cache, mut feed) = (cacher.handle(), JoinSet::new());
+    feed.spawn(cacher.run(CancellationToken::new()));
+    let prefix = key::collection("", "things");
+    let resource = cache.resource(&prefix);
+    let write = async |name: &str| {
+        let value = json!({"metadata": {"name": name}}).to_string();
+        let key = Key::in_collection(&prefix, name);
+        near.commit(put(key.as_str(), &value)).await.unwrap().last
+    };
+    let first = write("first").await;
+    cache.reach(first).await.unwrap();
+    let mut watcher = cache.watch(&resource, &Filter::default(), WatchStart::After(first));
+    proxy.omit(b"things/omitted");
+    write("omitted").await;
+    until("a message is lost", async || proxy.has_omitted()).await;
+    let last = write("last").await;
+    until("the cache is current", async || cache.applied() >= last).await;
+    let step = tokio::time::timeout(Duration::from_secs(60), watcher.next()).await;
+    match step.expect("a watcher with a hole waits") {
+        WatchStep::Closed | WatchStep::Expired { .. } => {}
+        _ => panic!("a watcher with a hole goes on"),
+    }
+    let names: Vec<String> =
+        cache.snapshot(&resource).iter("", None).map(|object| object.key().to_owned()).collect();
+    assert_eq!(names, ["first", "last", "omitted"]);
+}
+
 /// R37, B270
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replaced_cluster_is_noticed_and_its_revisions_are_not_mixed() {

@@ -181,3 +181,43 @@ async fn a_stop_waits_for_the_stream() {
     assert_eq!(read_to_end(&mut stream).await, "4\r\ntwo\n\r\n0\r\n\r\n");
     server.ended().await;
 }
+
+/// R32
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_that_end_leave_no_task_and_no_watcher_behind() {
+    const WATCHES: usize = 100;
+    const WATCH: &str = "GET /api/v1/configmaps?watch=true HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let issuer = Issuer::new(&pki_at(&SystemClock).service_account_key).unwrap();
+    let options = headwater_server::Options::new(issuer);
+    let metrics = options.metrics.clone();
+    let mut running = start(Arc::new(Memory::default()), options).await.unwrap();
+    let listener = Listener::plain(any_port(), Options::default(), metrics).unwrap();
+    let address = listener.address();
+    running.listen(listener);
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let cache = running.server().cache().clone();
+    let watchers = || cache.resource("/registry/core/configmaps/").watchers();
+    let until = async |what: &str, is_true: &dyn Fn() -> bool| {
+        let waiting = async {
+            while !is_true() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(120), waiting).await;
+        assert!(waited.is_ok(), "{what}: {} tasks, {} watchers", tasks(), watchers());
+    };
+    let before = tasks();
+    for _ in 0..3 {
+        let mut open = Vec::new();
+        for _ in 0..WATCHES {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(WATCH.as_bytes()).await.unwrap();
+            open.push(stream);
+        }
+        until("the watches begin", &|| watchers() == WATCHES).await;
+        drop(open);
+        // A few tasks of the server itself may have started since.
+        until("the watches end", &|| watchers() == 0 && tasks() < before + WATCHES / 4).await;
+    }
+    running.stop().await.unwrap();
+}

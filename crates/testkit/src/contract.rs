@@ -710,7 +710,8 @@ pub async fn compacting_an_older_revision_does_nothing_and_a_future_one_is_refus
     assert_eq!(store.condition().compacted, at);
 }
 
-/// R4, R9.
+/// R4, R9. Whether the record of the delete itself is kept cannot be observed: a watch begins after the
+/// compacted revision, and a read there has no object. The revision can be.
 pub async fn compaction_at_a_delete_keeps_the_revision(store: &dyn Store) {
     let a = create(store, "/t/a", "1").await;
     let gone = delete(store, "/t/a", a).await;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use headwater_server::pki::private_file::{self, OthersMayRead};
 use headwater_store::Store;
-use headwater_store::encrypted::{Encrypted, Encryption};
+use headwater_store::encrypted::{Encrypted, Encryption, EncryptionMetrics};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -41,6 +41,7 @@ pub(crate) struct EncryptionFile {
     /// When a valid file whose plugins do not work is tried again.
     retry_at: Option<Instant>,
     store: Arc<Encrypted>,
+    metrics: EncryptionMetrics,
 }
 
 impl EncryptionFile {
@@ -50,14 +51,16 @@ impl EncryptionFile {
         path: &Path,
         others: OthersMayRead,
         inner: Arc<dyn Store>,
+        metrics: &EncryptionMetrics,
     ) -> Result<EncryptionFile> {
         let text = private_file::read(path, others)?;
-        let encryption = parse(&text).with_context(|| {
+        let encryption = parse(&text, metrics).with_context(|| {
             format!("the encryption configuration {} is invalid", path.display())
         })?;
         wait_for_keys(&encryption).await?;
-        let store = Arc::new(Encrypted::new(inner, encryption));
-        Ok(EncryptionFile { path: path.to_owned(), others, text, retry_at: None, store })
+        let store = Arc::new(Encrypted::new(inner, encryption).with_metrics(metrics.clone()));
+        let (path, metrics) = (path.to_owned(), metrics.clone());
+        Ok(EncryptionFile { path, others, text, retry_at: None, store, metrics })
     }
 
     /// The store that encrypts.
@@ -98,9 +101,10 @@ impl EncryptionFile {
         self.text = text;
         self.retry_at = None;
         let path = self.path.display();
-        let encryption = match parse(&self.text) {
+        let encryption = match parse(&self.text, &self.metrics) {
             Ok(encryption) => encryption,
             Err(error) => {
+                self.metrics.reloaded(false);
                 let error = format!("{error:#}");
                 tracing::error!(error, %path,
                     "the changed encryption configuration is invalid; the old one stays in effect");
@@ -111,9 +115,11 @@ impl EncryptionFile {
             tracing::error!(%error, %path,
                 "the changed encryption configuration cannot be used yet; the old one stays in effect");
             self.retry_at = Some(Instant::now() + RETRY_AFTER);
+            self.metrics.reloaded(false);
             return false;
         }
         self.store.replace(encryption);
+        self.metrics.reloaded(true);
         tracing::info!(%path, "the encryption configuration was reloaded");
         true
     }

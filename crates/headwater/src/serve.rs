@@ -97,7 +97,10 @@ pub(crate) async fn serve(mut flags: ServeFlags, replay: Option<ReplayPlan>) -> 
     };
 
     let encryption = match &flags.encryption_provider_config {
-        Some(path) => Some(EncryptionFile::open(path, paths.others, engine.store()).await?),
+        Some(path) => {
+            let counted = &metrics.encryption;
+            Some(EncryptionFile::open(path, paths.others, engine.store(), counted).await?)
+        }
         None => None,
     };
     let store = encryption.as_ref().map_or_else(|| engine.store(), EncryptionFile::store);

@@ -5,10 +5,10 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use headwater_store::encrypted::{KeyService, KeyServiceError, SealedSeed};
+use headwater_store::encrypted::{EncryptionMetrics, KeyService, KeyServiceError, SealedSeed};
 use http::uri::PathAndQuery;
 use prost::Message;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
@@ -34,6 +34,8 @@ pub struct KmsPlugin {
     endpoint: String,
     channel: Channel,
     deadline: Duration,
+    /// The name of the provider, and where its calls are counted.
+    observed: Option<(String, EncryptionMetrics)>,
 }
 
 impl fmt::Debug for KmsPlugin {
@@ -54,7 +56,14 @@ impl KmsPlugin {
         }
         let channel = Endpoint::from_shared(endpoint.to_owned()).map_err(|_| invalid())?;
         let channel = channel.connect_timeout(deadline).connect_lazy();
-        Ok(KmsPlugin { endpoint: endpoint.to_owned(), channel, deadline })
+        Ok(KmsPlugin { endpoint: endpoint.to_owned(), channel, deadline, observed: None })
+    }
+
+    /// Counts the calls as those of the provider with this name.
+    #[must_use]
+    pub fn observed(mut self, provider: &str, metrics: EncryptionMetrics) -> KmsPlugin {
+        self.observed = Some((provider.to_owned(), metrics));
+        self
     }
 
     async fn call<Req, Res>(&self, path: &'static str, request: Req) -> Result<Res, KeyServiceError>
@@ -69,7 +78,18 @@ impl KmsPlugin {
             let codec = ProstCodec::<Req, Res>::default();
             grpc.unary(Request::new(request), path, codec).await
         };
-        match timeout(self.deadline, exchange).await {
+        let began = Instant::now();
+        let response = timeout(self.deadline, exchange).await;
+        if let Some((provider, metrics)) = &self.observed {
+            let code = match &response {
+                Ok(Ok(_)) => Code::Ok,
+                Ok(Err(status)) => status.code(),
+                Err(_) => Code::DeadlineExceeded,
+            };
+            let took = began.elapsed().as_secs_f64();
+            metrics.calls.with(&[provider, path, &code_name(code)]).observe(took);
+        }
+        match response {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(self.failure(&status)),
             Err(_) => {
@@ -96,6 +116,15 @@ impl KmsPlugin {
             }
             _ => KeyServiceError::Unavailable(why),
         }
+    }
+}
+
+/// A code as Go writes it.
+fn code_name(code: Code) -> String {
+    match code {
+        Code::Ok => "OK".to_owned(),
+        Code::Cancelled => "Canceled".to_owned(),
+        code => format!("{code:?}"),
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod cipher;
 mod envelope;
+mod metrics;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +24,9 @@ pub use cipher::{CipherKey, InvalidKey};
 use cipher::{MARK, Unreadable};
 use envelope::EnvelopeError;
 pub use envelope::{EnvelopeKeys, KeyService, KeyServiceError, SealedSeed};
+pub use metrics::EncryptionMetrics;
+use metrics::{Direction, Outcome};
+use tokio::time::Instant;
 
 use crate::change::{Batch, ChangeKind, Version};
 use crate::key::{self, Key};
@@ -57,6 +61,15 @@ impl ValueWriter<'_> {
         match self {
             ValueWriter::Key(key) => key.prefix(),
             ValueWriter::Service(keys) => keys.prefix(),
+        }
+    }
+
+    fn encrypt(&self, key: &Key, value: &[u8]) -> Result<Vec<u8>, Error> {
+        match self {
+            ValueWriter::Key(writer) => writer
+                .encrypt(key.as_str(), value)
+                .ok_or_else(|| Error::Unavailable(format!("cannot encrypt {key}"))),
+            ValueWriter::Service(writer) => writer.encrypt(key.as_str(), value),
         }
     }
 }
@@ -115,6 +128,39 @@ impl EncryptionRule {
     fn reads_plain(&self) -> bool {
         self.providers.iter().any(|provider| matches!(provider, Provider::Identity))
     }
+
+    /// The plain value, if the stored one is not plain; and the prefix of the provider that knows it.
+    async fn decrypt(
+        &self,
+        key: &Key,
+        value: &[u8],
+    ) -> (Option<&[u8]>, Result<Option<Vec<u8>>, EnvelopeError>) {
+        if !value.starts_with(MARK) {
+            if self.reads_plain() {
+                return (Some(b""), Ok(None));
+            }
+            // Somebody who may write to the engine, and does not know the key, wrote it.
+            let why = "it is plain, and the providers of its resource do not include identity";
+            return (None, Err(EnvelopeError::Unreadable(why.into())));
+        }
+        let mut failure = (None, Unreadable::UnknownKey);
+        for cipher in self.keys() {
+            if let Some(sealed) = value.strip_prefix(cipher.prefix()) {
+                match cipher.decrypt(key.as_str(), sealed) {
+                    Ok(plain) => return (Some(cipher.prefix()), Ok(Some(plain))),
+                    Err(why) => failure = (Some(cipher.prefix()), why),
+                }
+            }
+        }
+        for service in self.services() {
+            if let Some(sealed) = value.strip_prefix(service.prefix()) {
+                let plain = service.decrypt(key.as_str(), sealed).await;
+                return (Some(service.prefix()), plain.map(Some));
+            }
+        }
+        let (prefix, why) = failure;
+        (prefix, Err(EnvelopeError::Unreadable(why.to_string())))
+    }
 }
 
 impl Encryption {
@@ -144,20 +190,26 @@ impl Encryption {
         Some(KeyServiceHealth { trouble: services.find_map(EnvelopeKeys::trouble) })
     }
 
-    fn encrypt(&self, key: &Key, value: Bytes) -> Result<Bytes, Error> {
-        let sealed = match self.rule(key.as_str()).and_then(EncryptionRule::writer) {
-            None => return Ok(value),
-            Some(ValueWriter::Key(writer)) => writer
-                .encrypt(key.as_str(), &value)
-                .ok_or_else(|| Error::Unavailable(format!("cannot encrypt {key}")))?,
-            Some(ValueWriter::Service(writer)) => writer.encrypt(key.as_str(), &value)?,
+    fn encrypt(&self, key: &Key, value: Bytes, seen: &EncryptionMetrics) -> Result<Bytes, Error> {
+        let Some(rule) = self.rule(key.as_str()) else { return Ok(value) };
+        let (writer, began) = (rule.writer(), Instant::now());
+        let (prefix, sealed) = match &writer {
+            None => (&b""[..], Ok(value)),
+            Some(writer) => (writer.prefix(), writer.encrypt(key, &value).map(Bytes::from)),
         };
-        Ok(sealed.into())
+        let outcome = if sealed.is_ok() { Outcome::Done } else { Outcome::Unavailable };
+        seen.transformed(Direction::ToStorage, prefix, outcome, began);
+        sealed
     }
 
     /// The plain value; fails only if a key service does not work.
-    async fn decrypt(&self, key: &Key, value: Bytes) -> Result<Bytes, Error> {
-        match self.try_decrypt(key, &value).await {
+    async fn decrypt(
+        &self,
+        key: &Key,
+        value: Bytes,
+        seen: &EncryptionMetrics,
+    ) -> Result<Bytes, Error> {
+        match self.try_decrypt(key, &value, seen).await {
             Ok(Some(plain)) => Ok(plain.into()),
             Ok(None) => Ok(value),
             Err(EnvelopeError::Unavailable(why)) => Err(Error::Unavailable(why)),
@@ -173,34 +225,24 @@ impl Encryption {
     }
 
     /// The plain value, if the stored one is not plain.
-    async fn try_decrypt(&self, key: &Key, value: &[u8]) -> Result<Option<Vec<u8>>, EnvelopeError> {
+    async fn try_decrypt(
+        &self,
+        key: &Key,
+        value: &[u8],
+        seen: &EncryptionMetrics,
+    ) -> Result<Option<Vec<u8>>, EnvelopeError> {
         let rule = self.rule(key.as_str());
-        if !value.starts_with(MARK) {
-            return match rule {
-                // Somebody who may write to the engine, and does not know the key, wrote it.
-                Some(rule) if !rule.reads_plain() && !value.is_empty() => {
-                    let why =
-                        "it is plain, and the providers of its resource do not include identity";
-                    Err(EnvelopeError::Unreadable(why.into()))
-                }
-                _ => Ok(None),
-            };
+        if rule.is_none() && !value.starts_with(MARK) || value.is_empty() {
+            return Ok(None);
         }
-        let mut failure = Unreadable::UnknownKey;
-        for cipher in rule.into_iter().flat_map(EncryptionRule::keys) {
-            if let Some(sealed) = value.strip_prefix(cipher.prefix()) {
-                match cipher.decrypt(key.as_str(), sealed) {
-                    Ok(plain) => return Ok(Some(plain)),
-                    Err(why) => failure = why,
-                }
-            }
-        }
-        for service in rule.into_iter().flat_map(EncryptionRule::services) {
-            if let Some(sealed) = value.strip_prefix(service.prefix()) {
-                return service.decrypt(key.as_str(), sealed).await.map(Some);
-            }
-        }
-        Err(EnvelopeError::Unreadable(failure.to_string()))
+        let began = Instant::now();
+        let (prefix, plain) = match rule {
+            None => (None, Err(EnvelopeError::Unreadable(Unreadable::UnknownKey.to_string()))),
+            Some(rule) => rule.decrypt(key, value).await,
+        };
+        let prefix = prefix.unwrap_or(b"unknown");
+        seen.transformed(Direction::FromStorage, prefix, Outcome::from(&plain), began);
+        plain
     }
 
     /// Whether a value would be stored in another form if it were written now.
@@ -215,24 +257,29 @@ impl Encryption {
         }
     }
 
-    async fn record(&self, record: Record) -> Result<Record, Error> {
-        let value = self.decrypt(&record.key, record.value).await?;
+    async fn record(&self, record: Record, seen: &EncryptionMetrics) -> Result<Record, Error> {
+        let value = self.decrypt(&record.key, record.value, seen).await?;
         Ok(Record { value, ..record })
     }
 
-    async fn records(&self, records: Vec<Record>) -> Result<Vec<Record>, Error> {
+    async fn records(
+        &self,
+        records: Vec<Record>,
+        seen: &EncryptionMetrics,
+    ) -> Result<Vec<Record>, Error> {
         let mut plain = Vec::with_capacity(records.len());
         for record in records {
-            plain.push(self.record(record).await?);
+            plain.push(self.record(record, seen).await?);
         }
         Ok(plain)
     }
 
-    async fn batch(&self, mut batch: Batch) -> Result<Batch, Error> {
+    async fn batch(&self, mut batch: Batch, seen: &EncryptionMetrics) -> Result<Batch, Error> {
         for change in &mut batch.changes {
-            change.value = self.decrypt(&change.key, std::mem::take(&mut change.value)).await?;
+            let value = std::mem::take(&mut change.value);
+            change.value = self.decrypt(&change.key, value, seen).await?;
             if let Some(Version { value, .. }) = &mut change.prev {
-                *value = self.decrypt(&change.key, std::mem::take(value)).await?;
+                *value = self.decrypt(&change.key, std::mem::take(value), seen).await?;
             }
         }
         Ok(batch)
@@ -243,12 +290,21 @@ impl Encryption {
 pub struct Encrypted {
     inner: Arc<dyn Store>,
     encryption: Arc<ArcSwap<Encryption>>,
+    metrics: EncryptionMetrics,
 }
 
 impl Encrypted {
     /// Encrypts the values of another store.
     pub fn new(inner: Arc<dyn Store>, encryption: Encryption) -> Encrypted {
-        Encrypted { inner, encryption: Arc::new(ArcSwap::from_pointee(encryption)) }
+        let encryption = Arc::new(ArcSwap::from_pointee(encryption));
+        Encrypted { inner, encryption, metrics: EncryptionMetrics::default() }
+    }
+
+    /// Counts in these metrics.
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: EncryptionMetrics) -> Encrypted {
+        self.metrics = metrics;
+        self
     }
 
     /// Uses other keys for the following reads and writes. Stored values change when they are
@@ -278,7 +334,8 @@ impl Encrypted {
                 if expires(&record.key) || !encryption.is_stale(&record.key, &record.value) {
                     continue;
                 }
-                let plain = match encryption.try_decrypt(&record.key, &record.value).await {
+                let tried = encryption.try_decrypt(&record.key, &record.value, &self.metrics);
+                let plain = match tried.await {
                     Ok(plain) => plain,
                     Err(EnvelopeError::Unavailable(why)) => return Err(Error::Unavailable(why)),
                     Err(EnvelopeError::Unreadable(why)) => {
@@ -290,7 +347,7 @@ impl Encrypted {
                     }
                 };
                 let plain = plain.map_or(record.value, Bytes::from);
-                let value = encryption.encrypt(&record.key, plain)?;
+                let value = encryption.encrypt(&record.key, plain, &self.metrics)?;
                 let action = Action::Put { value, ttl: None };
                 let write = Write::one(record.key, Guard::At(record.revision), action);
                 match self.inner.commit(write).await {
@@ -322,14 +379,16 @@ impl Store for Encrypted {
 
     async fn get(&self, key: &Key) -> Result<Option<Record>, Error> {
         match self.inner.get(key).await? {
-            Some(record) => self.encryption.load_full().record(record).await.map(Some),
+            Some(record) => {
+                self.encryption.load_full().record(record, &self.metrics).await.map(Some)
+            }
             None => Ok(None),
         }
     }
 
     async fn range(&self, range: Range) -> Result<RangePage, Error> {
         let RangePage { records, revision, more } = self.inner.range(range).await?;
-        let records = self.encryption.load_full().records(records).await?;
+        let records = self.encryption.load_full().records(records, &self.metrics).await?;
         Ok(RangePage { records, revision, more })
     }
 
@@ -338,13 +397,14 @@ impl Store for Encrypted {
             let encryption = self.encryption.load();
             for op in &mut write.ops {
                 if let Action::Put { value, .. } = &mut op.action {
-                    *value = encryption.encrypt(&op.key, std::mem::take(value))?;
+                    *value = encryption.encrypt(&op.key, std::mem::take(value), &self.metrics)?;
                 }
             }
         }
         match self.inner.commit(write).await {
             Err(Error::Conflict { key, actual: Some(actual) }) => {
-                let actual = self.encryption.load_full().record(actual).await?;
+                let encryption = self.encryption.load_full();
+                let actual = encryption.record(actual, &self.metrics).await?;
                 Err(Error::Conflict { key, actual: Some(actual) })
             }
             committed => committed,
@@ -353,10 +413,10 @@ impl Store for Encrypted {
 
     async fn watch(&self, prefix: &str, after: Revision) -> Result<ChangeStream, Error> {
         let changes = self.inner.watch(prefix, after).await?;
-        let encryption = Arc::clone(&self.encryption);
+        let (encryption, metrics) = (Arc::clone(&self.encryption), self.metrics.clone());
         let decrypted = changes.then(move |batch| {
-            let encryption = encryption.load_full();
-            async move { encryption.batch(batch?).await }
+            let (encryption, metrics) = (encryption.load_full(), metrics.clone());
+            async move { encryption.batch(batch?, &metrics).await }
         });
         Ok(decrypted.boxed())
     }
@@ -372,7 +432,7 @@ impl Store for Encrypted {
         for version in &mut history.versions {
             if version.kind != ChangeKind::Deleted {
                 let value = std::mem::take(&mut version.value);
-                version.value = encryption.decrypt(&key, value).await?;
+                version.value = encryption.decrypt(&key, value, &self.metrics).await?;
             }
         }
         Ok(history)

@@ -11,7 +11,9 @@ use base64::engine::general_purpose::STANDARD;
 use headwater_api::query::parse_duration;
 use headwater_kms::KmsPlugin;
 use headwater_schema::decode::{self, Format};
-use headwater_store::encrypted::{CipherKey, Encryption, EncryptionRule, EnvelopeKeys, Provider};
+use headwater_store::encrypted::{
+    CipherKey, Encryption, EncryptionMetrics, EncryptionRule, EnvelopeKeys, Provider,
+};
 use serde::Deserialize;
 
 /// How long a KMS plugin may take to respond, if the file does not say it.
@@ -76,7 +78,7 @@ impl std::fmt::Debug for NamedSecret {
 }
 
 /// Reads a configuration.
-pub(super) fn parse(text: &str) -> Result<Encryption> {
+pub(super) fn parse(text: &str, metrics: &EncryptionMetrics) -> Result<Encryption> {
     // Errors of the parsers may quote the text, and with it a key.
     let Ok(parsed) = decode::parse(Format::Yaml, text.as_bytes()) else {
         bail!("it is not valid YAML");
@@ -100,14 +102,13 @@ pub(super) fn parse(text: &str) -> Result<Encryption> {
     if let Some([name, ..]) = names.windows(2).find(|pair| pair[0] == pair[1]) {
         bail!("two kms providers have the name {name:?}; name all resources of one in one item");
     }
-    let rules =
-        file.resources.into_iter().enumerate().map(|(index, resources)| {
-            rule(resources).with_context(|| format!("resources[{index}]"))
-        });
+    let rules = file.resources.into_iter().enumerate().map(|(index, resources)| {
+        rule(resources, metrics).with_context(|| format!("resources[{index}]"))
+    });
     Ok(Encryption { rules: rules.collect::<Result<_>>()? })
 }
 
-fn rule(configured: ResourceConfiguration) -> Result<EncryptionRule> {
+fn rule(configured: ResourceConfiguration, metrics: &EncryptionMetrics) -> Result<EncryptionRule> {
     ensure!(!configured.resources.is_empty(), "it names no resource");
     ensure!(!configured.providers.is_empty(), "it has no provider");
     for pattern in &configured.resources {
@@ -117,11 +118,12 @@ fn rule(configured: ResourceConfiguration) -> Result<EncryptionRule> {
             "{pattern:?} is no resource; use secrets, deployments.apps, *.apps or *.*"
         );
     }
-    let providers = configured.providers.into_iter().map(provider).collect::<Result<_>>()?;
+    let providers = configured.providers.into_iter().map(|each| provider(each, metrics));
+    let providers = providers.collect::<Result<_>>()?;
     Ok(EncryptionRule { resources: configured.resources, providers })
 }
 
-fn provider(configured: ProviderConfiguration) -> Result<Provider> {
+fn provider(configured: ProviderConfiguration, metrics: &EncryptionMetrics) -> Result<Provider> {
     match configured {
         ProviderConfiguration {
             identity: Some(_),
@@ -150,7 +152,7 @@ fn provider(configured: ProviderConfiguration) -> Result<Provider> {
             secretbox: None,
             aescbc: None,
             kms: Some(plugin),
-        } => kms(&plugin).with_context(|| format!("the kms provider {:?}", plugin.name)),
+        } => kms(&plugin, metrics).with_context(|| format!("the kms provider {:?}", plugin.name)),
         ProviderConfiguration { aescbc: Some(_), .. } => {
             bail!("the provider aescbc is not supported; use secretbox or aesgcm")
         }
@@ -158,7 +160,7 @@ fn provider(configured: ProviderConfiguration) -> Result<Provider> {
     }
 }
 
-fn kms(plugin: &KmsConfiguration) -> Result<Provider> {
+fn kms(plugin: &KmsConfiguration, metrics: &EncryptionMetrics) -> Result<Provider> {
     ensure!(
         plugin.api_version.as_deref() == Some("v2"),
         "it needs apiVersion v2; version v1, the default of Kubernetes, is not supported"
@@ -175,8 +177,10 @@ fn kms(plugin: &KmsConfiguration) -> Result<Provider> {
         !timeout.is_zero() && timeout <= KMS_TIMEOUT_MAX,
         "timeout must be more than 0s and at most 30s"
     );
-    let service = Arc::new(KmsPlugin::new(&plugin.endpoint, timeout)?);
-    Ok(Provider::Service(EnvelopeKeys::new(&plugin.name, service)?))
+    let service = KmsPlugin::new(&plugin.endpoint, timeout)?;
+    let service = Arc::new(service.observed(&plugin.name, metrics.clone()));
+    let keys = EnvelopeKeys::new(&plugin.name, service)?;
+    Ok(Provider::Service(keys.with_metrics(metrics.clone())))
 }
 
 fn keys<E>(list: KeyList, make: impl Fn(&str, &[u8]) -> Result<CipherKey, E>) -> Result<Provider>
@@ -197,6 +201,10 @@ where
 mod tests {
     use super::*;
 
+    fn read(text: &str) -> Result<Encryption> {
+        parse(text, &EncryptionMetrics::default())
+    }
+
     const FILE: &str = "
 apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration
@@ -214,7 +222,7 @@ resources:
 
     #[test]
     fn the_file_of_kubernetes_is_read() {
-        let read = parse(FILE).unwrap();
+        let read = read(FILE).unwrap();
         assert_eq!(read.rules[0].resources, ["secrets", "configmaps", "*.example.org"]);
         let shown = format!("{:?}", read.rules[0].providers);
         let expected =
@@ -237,13 +245,13 @@ resources:
             ("identity: {}", "vault: {}", "providers are identity"),
             ("[secrets, configmaps, '*.example.org']", "['*']", "is no resource"),
         ] {
-            let error = format!("{:#}", parse(&FILE.replace(from, to)).unwrap_err());
+            let error = format!("{:#}", read(&FILE.replace(from, to)).unwrap_err());
             assert!(error.contains(expected) && !error.contains("AAAAA"), "{error}");
         }
     }
 
     fn with_kms(fields: &str) -> Result<Encryption> {
-        parse(&FILE.replace("identity: {}", &format!("kms: {{{fields}}}")))
+        read(&FILE.replace("identity: {}", &format!("kms: {{{fields}}}")))
     }
 
     #[tokio::test]
@@ -267,7 +275,7 @@ resources:
         }
         let twice = "kms: {apiVersion: v2, name: a, endpoint: 'unix:///s'}";
         let twice = FILE.replace("identity: {}", &format!("{twice}\n  - {twice}"));
-        let error = parse(&twice).unwrap_err().to_string();
+        let error = read(&twice).unwrap_err().to_string();
         assert!(error.contains("two kms providers have the name \"a\""), "{error}");
     }
 }

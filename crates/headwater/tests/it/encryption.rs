@@ -212,6 +212,36 @@ fn a_plugin_that_goes_away_fails_readiness_and_nothing_that_is_loaded() {
     make_secret(&server, "t");
     kms.state().failure = None;
     until(|| server.get("/readyz").ends_with("ok"));
+    // The metrics of Kubernetes, which show no key id.
+    let vault = "provider_name=\"vault\"";
+    let metrics = server.get("/metrics");
+    let status = "method_name=\"/v2.KeyManagementService/Status\"";
+    let prefix = "transformer_prefix=\"k8s:enc:kms:v2:vault:\"";
+    for sample in [
+        format!(
+            "kms_operations_latency_seconds_count{{{vault},{status},grpc_status_code=\"OK\"}} "
+        ),
+        format!(
+            "kms_operations_latency_seconds_count{{{vault},{status},\
+             grpc_status_code=\"Unavailable\"}} "
+        ),
+        format!(
+            "key_id_hash_total{{transformation_type=\"to_storage\",{vault},key_id_hash=\"sha256:"
+        ),
+        format!("key_id_hash_status_last_timestamp_seconds{{{vault},key_id_hash=\"sha256:"),
+    ] {
+        let sample = format!("\napiserver_envelope_encryption_{sample}");
+        assert!(metrics.contains(&sample), "no {sample} in {metrics}");
+    }
+    for direction in ["to_storage", "from_storage"] {
+        let sample = format!(
+            "\napiserver_storage_transformation_operations_total\
+             {{transformation_type=\"{direction}\",{prefix},status=\"OK\"}} "
+        );
+        assert!(metrics.contains(&sample), "no {sample} in {metrics}");
+    }
+    assert!(metrics.contains("\napiserver_storage_data_key_generation_duration_seconds_count 1\n"));
+    assert!(!metrics.contains("key-1"));
 }
 
 #[test]
@@ -240,6 +270,11 @@ fn a_start_waits_for_the_plugin_and_a_changed_file_for_a_working_one() {
     let _other = TestKms::start(&case.path("other.sock"), "key-1");
     until(|| version(&server, "s") != before);
     assert!(case.contains(b"k8s:enc:kms:v2:other:"));
+    let metrics = server.get("/metrics");
+    for status in ["failure", "success"] {
+        let reloads = "\napiserver_encryption_config_controller_automatic_reloads_total";
+        assert!(metrics.contains(&format!("{reloads}{{status=\"{status}\"}} ")), "{metrics}");
+    }
     assert!(PLAIN.iter().all(|secret| !case.contains(secret)));
     drop(kms);
 }

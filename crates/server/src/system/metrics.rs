@@ -52,6 +52,7 @@ use std::ops::Deref;
 use admission::{Admission, Conversions};
 use flow::FlowFamilies;
 use headwater_api::metrics::{Counter, Desc, Family, Gauge, Histogram, Registry};
+use headwater_store::encrypted::EncryptionMetrics;
 
 /// The content type of the text form.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
@@ -215,6 +216,8 @@ pub struct Metrics {
     pub conversions: Conversions,
     /// Priority and fairness.
     pub flow: FlowFamilies,
+    /// Encryption at rest.
+    pub encryption: EncryptionMetrics,
     families: Families,
 }
 
@@ -236,6 +239,7 @@ impl Metrics {
             admission: Admission::new(&registry),
             conversions: Conversions::new(&registry),
             flow: FlowFamilies::new(&registry),
+            encryption: EncryptionMetrics::new(&registry),
             registry,
         }
     }

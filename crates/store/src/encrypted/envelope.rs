@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::cipher::{self, InvalidKey, Unreadable};
+use super::metrics::{Direction, EncryptionMetrics};
 use crate::lock::lock;
 use crate::store::Error;
 
@@ -28,7 +29,7 @@ const SEED_LEN: usize = 32;
 /// The random bytes from which the key of a value is derived.
 const INFO_LEN: usize = 32;
 /// The limit of an encrypted seed and of a key id.
-const FIELD_MAX: usize = 1 << 10;
+pub(super) const FIELD_MAX: usize = 1 << 10;
 /// The limit of all annotations together.
 const ANNOTATIONS_MAX: usize = 32 << 10;
 /// How long a seed may write after the service has named its key.
@@ -194,6 +195,7 @@ pub struct EnvelopeKeys {
     current: ArcSwapOption<WriteSeed>,
     seeds: Mutex<HashMap<SeedDigest, Arc<DataSeed>>>,
     trouble: Mutex<Option<String>>,
+    metrics: EncryptionMetrics,
 }
 
 impl fmt::Debug for EnvelopeKeys {
@@ -213,7 +215,15 @@ impl EnvelopeKeys {
             current: ArcSwapOption::empty(),
             seeds: Mutex::default(),
             trouble: Mutex::new(Some("it was not called yet".into())),
+            metrics: EncryptionMetrics::default(),
         })
+    }
+
+    /// Counts in these metrics.
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: EncryptionMetrics) -> EnvelopeKeys {
+        self.metrics = metrics;
+        self
     }
 
     pub(super) fn prefix(&self) -> &[u8] {
@@ -238,6 +248,7 @@ impl EnvelopeKeys {
         let unavailable = KeyServiceError::Unavailable;
         let asked = Instant::now();
         let key_id = self.service.key_id().await?;
+        self.metrics.reported(&self.name, &key_id);
         check_key_id(&key_id).map_err(unavailable)?;
         let expires = asked + CONFIRMED_FOR;
         if let Some(current) = self.current.load_full()
@@ -247,7 +258,9 @@ impl EnvelopeKeys {
             self.current.store(Some(Arc::new(WriteSeed { seed, sealed, expires })));
             return Ok(false);
         }
+        let began = Instant::now();
         let random = cipher::random::<SEED_LEN>();
+        self.metrics.seed_generated(random.is_some(), began);
         let plain =
             Zeroizing::new(random.ok_or_else(|| unavailable("there is no randomness".into()))?);
         let sealed = self.service.encrypt(&*plain).await?;
@@ -293,6 +306,7 @@ impl EnvelopeKeys {
         let data = current.seed.seal(object, value);
         let data = data.ok_or_else(|| failed("the system has no randomness"))?;
         let SealedSeed { ciphertext, key_id, annotations } = current.sealed.clone();
+        self.metrics.used(Direction::ToStorage, &self.name, &key_id);
         let message =
             EncryptedObject { data, key_id, sealed_seed: ciphertext, annotations, source: IS_SEED };
         let mut out = Vec::with_capacity(self.prefix.len() + message.encoded_len());
@@ -315,12 +329,15 @@ impl EnvelopeKeys {
         let seed = match known {
             Some(seed) => seed,
             None => {
+                self.metrics.missed();
                 let seed = self.unseal(&sealed).await?;
                 self.keep(digest, Arc::clone(&seed));
                 seed
             }
         };
-        seed.open(object, &data).map_err(unreadable)
+        let plain = seed.open(object, &data).map_err(unreadable)?;
+        self.metrics.used(Direction::FromStorage, &self.name, &sealed.key_id);
+        Ok(plain)
     }
 
     async fn unseal(&self, sealed: &SealedSeed) -> Result<Arc<DataSeed>, EnvelopeError> {

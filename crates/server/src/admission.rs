@@ -129,6 +129,8 @@ enum RequestStep {
     MutatingExtensions,
     /// Warnings about the expressions of a policy.
     PolicyTypes,
+    /// The right to read the parameters of a policy.
+    ParameterRights,
     /// The user of a certificate signing request.
     Requester,
     /// Roles and bindings that grant more than their author holds.
@@ -182,6 +184,7 @@ const STEPS: &[AdmissionStep] = {
         request(Object, "ServiceAddresses", R::ServiceAddresses),
         own(Object, "LimitRanger", &limits::Limits),
         request(Object, "PolicyTypes", R::PolicyTypes),
+        request(Object, "ParameterRights", R::ParameterRights),
         request(Validate, "PodSecurity", R::PodSecurity),
         own(Validate, "RuntimeClass", &runtime_class::RuntimeOverhead),
         own(Validate, "PersistentVolumeClaimResize", &storage::ClaimResize),
@@ -341,6 +344,12 @@ impl Pass<'_> {
             }
             (RequestStep::PolicyTypes, _) => {
                 policy::typecheck::settle(backend, attempt.kind, attempt.new, attempt.old);
+            }
+            (RequestStep::ParameterRights, _) => {
+                if !is_open(attempt.kind) {
+                    Box::pin(policy::parameter_rights::check(attempt, &call.identity, backend))
+                        .await?;
+                }
             }
             (RequestStep::Requester, _) => signing::name_requester(attempt, &call.identity),
             (RequestStep::SignerRights, _) => {

@@ -32,6 +32,7 @@ use names::Names;
 
 pub(super) mod check;
 pub(super) mod names;
+pub(super) mod parameter_rights;
 pub(super) mod typecheck;
 
 /// A policy with one of its bindings.
@@ -54,8 +55,25 @@ struct Policy {
     ignore: bool,
     /// Whether it is reinvoked after a later change.
     again: bool,
-    /// The group, version and kind of its parameters.
-    parameter_kind: Option<(String, String, String)>,
+    parameter_kind: Option<ParameterKind>,
+}
+
+/// The kind of the parameters of a policy.
+struct ParameterKind {
+    group: String,
+    version: String,
+    kind: String,
+}
+
+impl ParameterKind {
+    /// The kind that the spec of a policy names, if the policy has parameters.
+    fn of(spec: &Value) -> Option<ParameterKind> {
+        let named = spec.get("paramKind").filter(|named| named.is_object())?;
+        let version = text(&named["apiVersion"]);
+        let (group, version) = version.split_once('/').unwrap_or(("", &version));
+        let (group, version) = (group.to_owned(), version.to_owned());
+        Some(ParameterKind { group, version, kind: text(&named["kind"]) })
+    }
 }
 
 /// One of `variables`.
@@ -113,13 +131,9 @@ impl Policy {
     fn read(policy: &Value) -> Policy {
         let spec = &policy["spec"];
         let list = |key: &str| spec[key].as_array().map(Vec::as_slice).unwrap_or_default();
-        let kind = &spec["paramKind"];
-        let (group, version) = match text(&kind["apiVersion"]).split_once('/') {
-            Some((group, version)) => (group.to_owned(), version.to_owned()),
-            None => (String::new(), text(&kind["apiVersion"])),
-        };
+        let parameter_kind = ParameterKind::of(spec);
         let constraints = &spec["matchConstraints"];
-        let names = Names::open(kind.is_object());
+        let names = Names::open(parameter_kind.is_some());
         let (known, mutating) = (names.of_policy(spec), names.of_mutation(spec));
         Policy {
             name: text(&policy["metadata"]["name"]),
@@ -140,7 +154,7 @@ impl Policy {
                 .collect(),
             ignore: spec["failurePolicy"] == "Ignore",
             again: spec["reinvocationPolicy"] == "IfNeeded",
-            parameter_kind: kind.is_object().then(|| (group, version, text(&kind["kind"]))),
+            parameter_kind,
         }
     }
 }
@@ -260,7 +274,7 @@ impl Bound {
         backend: &Backend,
         asked: &AdmissionRequest<'_>,
     ) -> Result<Vec<Value>, String> {
-        let (Some((group, version, kind)), Some(wanted)) =
+        let (Some(ParameterKind { group, version, kind }), Some(wanted)) =
             (&self.policy.parameter_kind, &self.parameters)
         else {
             return Ok(vec![Value::Null]);

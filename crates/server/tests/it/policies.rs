@@ -145,6 +145,92 @@ async fn a_policy_reads_its_parameters_from_objects() {
     with(spec, binding).await.create(CMS, &config_map("a")).await;
 }
 
+/// A policy shows its parameters in messages, so its author must be allowed to read them.
+#[tokio::test]
+async fn who_writes_a_policy_may_read_its_parameters() {
+    let api = Api::start().await;
+    let kinds = ["validatingadmissionpolicies", "mutatingadmissionpolicies"];
+    let bindings = ["validatingadmissionpolicybindings", "mutatingadmissionpolicybindings"];
+    let (verbs, group) = (["create", "update", "patch"], "admissionregistration.k8s.io");
+    api.allow("joe", &verbs, group, &[kinds, bindings].concat()).await;
+    let joe = api.as_user("joe", &[]);
+    let policy = |name: &str, kind: &str| {
+        json!({"metadata": {"name": name}, "spec": {
+            "paramKind": {"apiVersion": "v1", "kind": kind},
+            "matchConstraints": rule("", "configmaps"),
+            "validations": [{"expression": "true"}],
+        }})
+    };
+    let mutating = |name: &str, kind: &str| {
+        let mut made = policy(name, kind);
+        let spec = made["spec"].as_object_mut().unwrap();
+        spec.remove("validations");
+        spec.insert("reinvocationPolicy".into(), "Never".into());
+        let expression = json!({"expression": "Object{}"});
+        let mutation = json!({"patchType": "ApplyConfiguration", "applyConfiguration": expression});
+        spec.insert("mutations".into(), json!([mutation]));
+        made
+    };
+    let refused = "spec.paramKind: Forbidden: user joe must have \"get\" permission on all objects of \
+                   the referenced paramKind (kind=Secret, apiVersion=v1)";
+    let [validating_kind, mutating_kind] = kinds.map(|kind| format!("{GROUP}/{kind}"));
+    let (post, put) = (format!("POST {validating_kind}"), format!("PATCH {validating_kind}/free"));
+    joe.check(&post, &policy("p", "Secret"), 422, refused).await;
+    let post_mutating = format!("POST {mutating_kind}");
+    joe.check(&post_mutating, &mutating("p", "Secret"), 422, refused).await;
+    let unknown = policy("u", "Unknown");
+    joe.check(&post, &unknown, 422, "(kind=Unknown, apiVersion=v1)").await;
+    let mut free = policy("free", "");
+    free["spec"].as_object_mut().unwrap().remove("paramKind");
+    joe.check(&post, &free, 201, "").await;
+    let added = json!({"spec": {"paramKind": {"apiVersion": "v1", "kind": "Secret"}}});
+    joe.check(&put, &added, 422, refused).await;
+    // A right in one namespace is not enough; one in the cluster is.
+    api.create(&validating_kind, &policy("p", "Secret")).await;
+    api.create(&mutating_kind, &mutating("p", "Secret")).await;
+    let labels = json!({"metadata": {"labels": {"a": "b"}}});
+    let label = format!("PATCH {validating_kind}/p");
+    joe.check(&label, &labels, 200, "").await;
+    let bound = |name: &str, policy: &str, reference: &Value| {
+        let mut spec = json!({"policyName": policy, "paramRef": reference});
+        spec["paramRef"]["parameterNotFoundAction"] = "Allow".into();
+        json!({"metadata": {"name": name}, "spec": spec})
+    };
+    let [validating, mutating] = bindings.map(|kind| format!("POST {GROUP}/{kind}"));
+    let in_namespace = json!({"name": "s", "namespace": "ns"});
+    let refused = "spec.paramRef: Forbidden: user joe does not have \"get\" permission on the object \
+                   referenced by paramRef";
+    let with_actions = |mut binding: Value| {
+        binding["spec"]["validationActions"] = json!(["Deny"]);
+        binding
+    };
+    let one = with_actions(bound("b", "p", &in_namespace));
+    joe.check(&validating, &one, 422, refused).await;
+    joe.check(&mutating, &bound("b", "p", &in_namespace), 422, refused).await;
+    let role = json!({"metadata": {"name": "r"}, "rules": [
+        {"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["s"]},
+    ]});
+    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/ns";
+    api.create(&format!("{rbac}/roles"), &role).await;
+    let grant = json!({
+        "metadata": {"name": "r"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
+        "subjects": [{"kind": "User", "name": "joe"}],
+    });
+    api.create(&format!("{rbac}/rolebindings"), &grant).await;
+    joe.check(&validating, &one, 201, "").await;
+    joe.check(&mutating, &bound("b", "p", &in_namespace), 201, "").await;
+    let of_an_unknown = with_actions(bound("c", "none", &in_namespace));
+    joe.check(&validating, &of_an_unknown, 422, refused).await;
+    let by_selector = json!({"namespace": "ns", "selector": {"matchLabels": {"a": "b"}}});
+    let all = with_actions(bound("d", "p", &by_selector));
+    joe.check(&validating, &all, 422, refused).await;
+    joe.check(&post, &policy("q", "Secret"), 422, "spec.paramKind").await;
+    api.allow("joe", &["get"], "", &["secrets"]).await;
+    joe.check(&post, &policy("q", "Secret"), 201, "").await;
+    joe.check(&validating, &all, 201, "").await;
+}
+
 /// S10.23
 #[tokio::test]
 async fn a_mutating_policy_changes_what_is_stored() {

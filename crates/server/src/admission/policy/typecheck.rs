@@ -8,6 +8,7 @@ use headwater_cel::{DeclType, Environment, Program};
 use headwater_json::{Value, json};
 use headwater_schema::decl_type;
 
+use super::ParameterKind;
 use super::names::Names;
 use crate::backend::Backend;
 use crate::kinds::openapi;
@@ -44,12 +45,8 @@ fn warnings(backend: &Backend, spec: &Value) -> Vec<Value> {
         .into_iter()
         .filter_map(|row| Some((shown(row), shape(backend, row)?)))
         .collect();
-    let params = &spec["paramKind"];
-    let params = params.is_object().then(|| {
-        let version = params["apiVersion"].as_str().unwrap_or_default();
-        let (group, version) = version.split_once('/').unwrap_or(("", version));
-        let kind = params["kind"].as_str().unwrap_or_default();
-        let row = registry.find_kind(group, version, kind);
+    let params = ParameterKind::of(spec).map(|params| {
+        let row = registry.find_kind(&params.group, &params.version, &params.kind);
         row.and_then(|row| shape(backend, row)).unwrap_or(DeclType::Dyn)
     });
     let mut found = Vec::new();

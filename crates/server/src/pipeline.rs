@@ -30,7 +30,7 @@ use crate::request::call::Call;
 use crate::request::decode;
 use crate::request::flow::Arriving;
 use crate::request::flow::seat::Seat;
-use crate::request::impersonate;
+use crate::request::impersonate::{self, EffectiveUser};
 use crate::request::observe::RequestMetrics;
 use crate::request::route::{self, ResourcePath, Route, Target, Verb};
 use crate::server::Server;
@@ -178,8 +178,9 @@ impl Server {
         }
         let asked = AccessRequest::of(route, query);
         let headers = request.headers_mut();
-        let identity = match impersonate::acting(self.access(), caller, headers, &asked).await {
-            Ok(identity) => identity,
+        let acting = impersonate::acting(self.access(), caller, headers, &asked).await;
+        let identity = match acting {
+            Ok(acting) => acting.identity,
             Err(status) => return refused(accepted(request.headers()), &status),
         };
         headers.remove(header::AUTHORIZATION);
@@ -204,13 +205,13 @@ impl Server {
         let asked = AccessRequest::of(&route, &query);
         let headers = request.headers_mut();
         let acting = impersonate::acting(self.access(), Arc::clone(&caller), headers, &asked);
-        let identity = match acting.await {
-            Ok(identity) => identity,
+        let EffectiveUser { identity, constraint } = match acting.await {
+            Ok(acting) => acting,
             Err(status) => return refused(accepted(request.headers()), &status),
         };
         let trail = request.extensions().get::<Arc<Trail>>().cloned();
         if let (Some(trail), false) = (&trail, Arc::ptr_eq(&caller, &identity)) {
-            trail.impersonates(&identity);
+            trail.impersonates(&identity, constraint);
         }
         let arriving = Arriving {
             identity: &identity,

@@ -54,6 +54,8 @@ pub(super) struct ObjectReference {
 #[derive(Clone, Debug, Default)]
 pub(super) struct TrailState {
     pub(super) impersonated: Option<Arc<Identity>>,
+    /// The right that allowed it, if it was a constrained impersonation.
+    pub(super) constraint: Option<&'static str>,
     pub(super) annotations: Vec<(String, String)>,
     /// The body of the request, as a tree in JSON.
     pub(super) request: Option<Bytes>,
@@ -128,6 +130,9 @@ impl AuditEvent {
         }
         if let Some(acting) = &self.progress.impersonated {
             event["impersonatedUser"] = user(acting);
+        }
+        if let Some(constraint) = self.progress.constraint {
+            event["authenticationMetadata"] = json!({ "impersonationConstraint": constraint });
         }
         let request = self.progress.request.as_ref().and_then(|bytes| read(bytes));
         if let Some(target) = &head.target {

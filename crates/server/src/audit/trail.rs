@@ -76,9 +76,11 @@ impl Trail {
         Arc::new(trail)
     }
 
-    /// The user as whom the request runs.
-    pub(crate) fn impersonates(&self, user: &Arc<Identity>) {
-        lock(&self.progress).impersonated = Some(Arc::clone(user));
+    /// The user as whom the request runs, and the right that a constrained impersonation used.
+    pub(crate) fn impersonates(&self, user: &Arc<Identity>, constraint: Option<&'static str>) {
+        let mut progress = lock(&self.progress);
+        progress.impersonated = Some(Arc::clone(user));
+        progress.constraint = constraint;
     }
 
     /// Adds an annotation; the first value of a key counts.

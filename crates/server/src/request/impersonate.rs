@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headwater_api::Status;
+use headwater_api::{Status, name};
 use http::{HeaderMap, HeaderName};
 
 use crate::answer::status;
 use crate::front::identity::{
-    ANONYMOUS, AUTHENTICATED, Identity, NODE_PREFIX, NODES, UNAUTHENTICATED,
+    ANONYMOUS, AUTHENTICATED, Identity, MASTERS, NODE_PREFIX, NODES, UNAUTHENTICATED,
 };
 use crate::front::service_account;
 use crate::request::authorize::{AccessControl, AccessRequest, Attributes};
@@ -27,6 +27,14 @@ const AUTHENTICATION: &str = "authentication.k8s.io";
 /// The extra of a service account's token that names the node of its pod.
 const NODE_OF_POD: &str = "authentication.kubernetes.io/node-name";
 
+/// The user that a request runs as.
+#[derive(Debug)]
+pub(crate) struct EffectiveUser {
+    pub(crate) identity: Arc<Identity>,
+    /// The right on the identity, if the constrained form allowed the impersonation.
+    pub(crate) constraint: Option<&'static str>,
+}
+
 /// The effective user: the caller, unless headers name another user. Removes the headers, so that
 /// later stages see no difference.
 pub(crate) async fn acting(
@@ -34,12 +42,16 @@ pub(crate) async fn acting(
     caller: Arc<Identity>,
     headers: &mut HeaderMap,
     asked: &AccessRequest<'_>,
-) -> Result<Arc<Identity>, Status> {
-    let Some(mut wanted) = wanted(headers)? else { return Ok(caller) };
+) -> Result<EffectiveUser, Status> {
+    let Some(mut wanted) = wanted(headers)? else {
+        return Ok(EffectiveUser { identity: caller, constraint: None });
+    };
+    let mut constraint = None;
     if let Err(refusal) = wanted.allowed_for(access, &caller).await {
         let Some(mode) = wanted.constrained_for(access, &caller, asked).await else {
             return Err(refusal);
         };
+        constraint = Some(mode.verb());
         if mode.is_node() {
             wanted.groups = vec![NODES.to_owned()];
         }
@@ -50,7 +62,8 @@ pub(crate) async fn acting(
     }
     tracing::debug!(caller = caller.user, user = wanted.user, "impersonating");
     // The stream of an impersonated user must not outlive the credential of the caller either.
-    Ok(Arc::new(Identity { expires: caller.expires, ..wanted.completed() }))
+    let identity = Arc::new(Identity { expires: caller.expires, ..wanted.completed() });
+    Ok(EffectiveUser { identity, constraint })
 }
 
 /// A form of impersonation that needs two rights: one on the identity, `impersonate:MODE`, and one on
@@ -70,6 +83,16 @@ impl ConstrainedMode {
             ConstrainedMode::ArbitraryNode => "arbitrary-node",
             ConstrainedMode::ServiceAccount => "serviceaccount",
             ConstrainedMode::UserInfo => "user-info",
+        }
+    }
+
+    /// The right on the identity.
+    fn verb(self) -> &'static str {
+        match self {
+            ConstrainedMode::AssociatedNode => "impersonate:associated-node",
+            ConstrainedMode::ArbitraryNode => "impersonate:arbitrary-node",
+            ConstrainedMode::ServiceAccount => "impersonate:serviceaccount",
+            ConstrainedMode::UserInfo => "impersonate:user-info",
         }
     }
 
@@ -174,8 +197,7 @@ impl Wanted {
         asked: &AccessRequest<'_>,
     ) -> Option<ConstrainedMode> {
         for mode in self.modes(caller) {
-            let verb = format!("impersonate:{}", mode.name());
-            let node = self.user.strip_prefix(NODE_PREFIX).unwrap_or_default();
+            let node = node(&self.user).unwrap_or_default();
             let parts = match mode {
                 ConstrainedMode::AssociatedNode => vec![IdentityPart::new("", "nodes", "*")],
                 ConstrainedMode::ArbitraryNode => vec![IdentityPart::new("", "nodes", node)],
@@ -183,7 +205,7 @@ impl Wanted {
             };
             let mut allowed = true;
             for part in parts {
-                let request = part.request(&verb, AUTHENTICATION);
+                let request = part.request(mode.verb(), AUTHENTICATION);
                 allowed = allowed && access.decide(caller, &request).await.is_allowed();
             }
             if !allowed {
@@ -211,7 +233,7 @@ impl Wanted {
     /// that they have, and nothing else can be asked for them.
     fn modes(&self, caller: &Identity) -> Vec<ConstrainedMode> {
         let is_plain = self.groups.is_empty() && self.uid.is_empty() && self.extra.is_empty();
-        if let Some(node) = self.user.strip_prefix(NODE_PREFIX) {
+        if let Some(node) = node(&self.user) {
             let own = caller.extra.get(NODE_OF_POD).map(Vec::as_slice);
             let is_own = matches!(own, Some([own]) if own == node)
                 && service_account::parts(&caller.user).is_some();
@@ -223,8 +245,20 @@ impl Wanted {
         match service_account::parts(&self.user) {
             Some(_) if is_plain => vec![ConstrainedMode::ServiceAccount],
             Some(_) => Vec::new(),
-            None => vec![ConstrainedMode::UserInfo],
+            None if self.is_within_limits() => vec![ConstrainedMode::UserInfo],
+            None => Vec::new(),
         }
+    }
+
+    /// Whether the constrained form may name these groups and extras: it never makes an administrator,
+    /// and extras are names with a domain.
+    fn is_within_limits(&self) -> bool {
+        let is_group = |group: &String| !group.is_empty() && group != MASTERS;
+        let is_value = |value: &String| !value.is_empty();
+        let is_extra = |(key, values): (&String, &Vec<String>)| {
+            is_domain_path(key) && !values.is_empty() && values.iter().all(is_value)
+        };
+        self.groups.iter().all(is_group) && self.extra.iter().all(is_extra)
     }
 
     /// The user with its implied groups. Given groups replace them, except for the group that says
@@ -246,6 +280,19 @@ impl Wanted {
         }
         Identity { user, uid, groups, extra, expires: None }
     }
+}
+
+/// The name of the node that a user name is of.
+fn node(user: &str) -> Option<&str> {
+    user.strip_prefix(NODE_PREFIX).filter(|name| name::subdomain(name).is_empty())
+}
+
+/// Whether a key is a path below a domain, such as `acme.io/project`, without capital letters.
+fn is_domain_path(key: &str) -> bool {
+    let Some((domain, path)) = key.split_once('/') else { return false };
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte);
+    let is_plain = !key.bytes().any(|byte| byte.is_ascii_uppercase());
+    name::subdomain(domain).is_empty() && !path.is_empty() && path.bytes().all(fits) && is_plain
 }
 
 /// A part of an identity as a resource.
@@ -282,7 +329,6 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
-    use crate::front::identity::MASTERS;
     use crate::outgoing::{Caller, Loopback};
     use crate::request::authorize::Authorization;
     use crate::system::metrics::Metrics;
@@ -305,7 +351,9 @@ mod tests {
         let access =
             AccessControl::new(&cacher.handle(), Authorization::default(), outgoing, &metrics);
         let asked = AccessRequest::about(Attributes::Path { verb: "get", path: "/x" });
-        acting(&access, caller, headers, &asked).now_or_never().expect("nothing waits")
+        let acting =
+            acting(&access, caller, headers, &asked).now_or_never().expect("nothing waits");
+        acting.map(|acting| acting.identity)
     }
 
     #[track_caller]
@@ -358,6 +406,33 @@ mod tests {
         assert_eq!(acting.extra["scopes"], ["a", "b"]);
         assert_eq!(acting.extra["acme.com/project"], ["c"]);
         assert_eq!(headers.len(), 1);
+    }
+
+    #[test]
+    fn the_constrained_form_makes_no_administrators_and_no_strange_users() {
+        let wanted = |lines: &[&str]| wanted(&headers(lines)).unwrap().unwrap();
+        let modes = |lines: &[&str]| wanted(lines).modes(&Identity::admin());
+        let jane = "Impersonate-User: jane";
+        assert_eq!(modes(&[jane, "Impersonate-Group: dev"]), [ConstrainedMode::UserInfo]);
+        let extra = "Impersonate-Extra-Acme.io%2fproject: x";
+        assert_eq!(modes(&[jane, extra, "Impersonate-Uid: 1"]), [ConstrainedMode::UserInfo]);
+        for refused in [
+            "Impersonate-Group: system:masters",
+            "Impersonate-Group: ",
+            "Impersonate-Extra-Scopes: x",
+            "Impersonate-Extra-Acme.io%2f: x",
+            "Impersonate-Extra-Acme_io%2fa: x",
+            "Impersonate-Extra-Acme.io%2fa%20b: x",
+            "Impersonate-Extra-Acme.io%2f%41: x",
+            "Impersonate-Extra-Acme.io%2fa: ",
+        ] {
+            assert_eq!(modes(&[jane, "Impersonate-Group: dev", refused]), [], "{refused}");
+        }
+        let node = |name: &str| modes(&[&format!("Impersonate-User: system:node:{name}")]);
+        assert_eq!(node("n1.example"), [ConstrainedMode::ArbitraryNode]);
+        for name in ["", "N1", "a:b", "-"] {
+            assert_eq!(node(name), [ConstrainedMode::UserInfo], "{name}");
+        }
     }
 
     #[test]

@@ -41,12 +41,23 @@ impl Replica {
 
     /// The status and the body of a response.
     fn call(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, String) {
+        self.call_with("", method, path, body)
+    }
+
+    /// The same with additional headers, each with its line end.
+    fn call_with(
+        &self,
+        headers: &str,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> (u16, String) {
         let body = body.map(Value::to_string).unwrap_or_default();
         let mut socket = self.process.connect();
         write!(
             socket,
             "{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\n\r\n{body}",
+             {headers}Content-Length: {}\r\n\r\n{body}",
             body.len()
         )
         .unwrap();
@@ -144,6 +155,47 @@ fn two_servers_over_one_etcd_show_the_same_objects() {
     for watch in &mut watches {
         let seen: Vec<_> = watch.take(expected.len()).collect();
         assert_eq!(seen, expected);
+    }
+}
+
+/// S8.10: a change of a role or binding is in force for the next request on the server that
+/// acknowledged it, and on another one as soon as that one shows the change.
+#[test]
+fn a_change_of_a_role_is_in_force_on_every_server_over_one_etcd() {
+    const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+    let Some(members) = etcd::EtcdCluster::start() else { return };
+    let servers = [Replica::start(&members, &[]), Replica::start(&members, &[])];
+    let (roles, bindings) = (format!("{RBAC}/roles"), format!("{RBAC}/rolebindings"));
+    let list =
+        |server: &Replica| server.call_with("Impersonate-User: joe\r\n", "GET", MAPS, None).0;
+    let rule =
+        |verb: &str| json!([{"verbs": [verb], "apiGroups": [""], "resources": ["configmaps"]}]);
+    let role = |verb: &str| json!({"metadata": {"name": "r"}, "rules": rule(verb)});
+    let binding = json!({
+        "metadata": {"name": "b"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
+        "subjects": [{"kind": "User", "name": "joe"}],
+    });
+    servers[0].json("POST", &roles, Some(&role("get")), 201);
+    for round in 0..10 {
+        let (here, there) = (&servers[round % 2], &servers[(round + 1) % 2]);
+        let in_force = |code: u16, collection: &str, what: &str| {
+            assert_eq!(list(here), code, "round {round}, {what}, next request");
+            // The list is consistent: the other server has the change when it responds.
+            there.json("GET", collection, None, 200);
+            assert_eq!(list(there), code, "round {round}, {what}, other server");
+        };
+        here.json("POST", &bindings, Some(&binding), 201);
+        in_force(403, &bindings, "bound to a role without the verb");
+        here.json("PUT", &format!("{roles}/r"), Some(&role("list")), 200);
+        in_force(200, &roles, "the role has the verb");
+        here.json("PUT", &format!("{roles}/r"), Some(&role("get")), 200);
+        in_force(403, &roles, "the verb was taken away");
+        here.json("PUT", &format!("{roles}/r"), Some(&role("*")), 200);
+        in_force(200, &roles, "the role has every verb");
+        here.json("DELETE", &format!("{bindings}/b"), None, 200);
+        in_force(403, &bindings, "the binding was deleted");
+        here.json("PUT", &format!("{roles}/r"), Some(&role("get")), 200);
     }
 }
 

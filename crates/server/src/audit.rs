@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use headwater_api::Clock;
+use headwater_api::query::Query;
 use headwater_cache::Cache;
 use http::Request;
 use tokio_util::sync::CancellationToken;
@@ -33,8 +34,8 @@ use crate::answer::body::RequestBody;
 use crate::front::identity::{Identity, Peer};
 use crate::lock::lock;
 use crate::outgoing::Caller;
-use crate::request::authorize::Attributes;
-use crate::request::route::{Route, Target};
+use crate::request::authorize::{AccessRequest, Attributes};
+use crate::request::route::Route;
 use crate::system::metrics::Metrics;
 
 /// How requests are audited.
@@ -146,23 +147,19 @@ impl Recorder {
 
 /// The object that a route names.
 fn reference(route: &Route) -> Option<ObjectReference> {
-    match &route.target {
-        Target::Resource(found) => Some(ObjectReference {
-            group: found.kind.group.to_string(),
-            version: found.kind.version.to_string(),
-            resource: found.kind.plural.to_string(),
-            subresource: found.subresource.clone(),
-            namespace: found.namespace.clone(),
-            name: found.name.clone(),
-        }),
-        Target::Missing { group, resource, .. } => Some(ObjectReference {
-            group: group.clone(),
-            version: String::new(),
-            resource: resource.clone(),
-            subresource: String::new(),
-            namespace: String::new(),
-            name: String::new(),
-        }),
-        Target::Path(_) | Target::Invalid(_) => None,
-    }
+    let no_query = Query::default();
+    let asked = AccessRequest::of(route, &no_query);
+    let Attributes::Resource { group, resource, subresource, namespace, name, .. } =
+        asked.attributes
+    else {
+        return None;
+    };
+    Some(ObjectReference {
+        group: group.to_owned(),
+        version: asked.version.to_owned(),
+        resource: resource.to_owned(),
+        subresource: subresource.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    })
 }

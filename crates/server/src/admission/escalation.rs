@@ -6,6 +6,7 @@
 
 use headwater_api::Status;
 use headwater_json::{Value, json};
+use http::Method;
 
 use super::Attempt;
 use crate::answer::status;
@@ -62,8 +63,8 @@ struct Grant<'a> {
 impl Grant<'_> {
     async fn check_role(&self) -> Result<(), Status> {
         let Attempt { kind, namespace, new, old, .. } = self.attempt;
-        // The name in the path: a create has none, so `escalate` on some names does not allow it.
-        let name = if old.is_some() { meta(new, "name") } else { "" };
+        // The name in the path: a POST has none, so `escalate` on some names does not allow it.
+        let name = if self.call.method == Method::POST { "" } else { meta(new, "name") };
         if self.may("escalate", &kind.plural, namespace, name).await {
             return Ok(());
         }

@@ -61,9 +61,10 @@ pub enum Verb {
 impl Verb {
     /// The verb of a method on objects of a kind.
     fn of_resource(resource: &ResourcePath, method: &Method, query: &Query) -> Verb {
-        let watches = resource.legacy_watch || query.is_set("watch");
         match (method.as_str(), resource.name.as_str(), resource.subresource.as_str()) {
-            ("GET", _, "") if watches => Verb::Watch,
+            // Whatever the method: a legacy watch path is for watches only.
+            _ if resource.legacy_watch => Verb::Watch,
+            ("GET", _, "") if query.is_set("watch") => Verb::Watch,
             ("GET" | "HEAD", "", _) => Verb::List,
             ("DELETE", "", _) => Verb::DeleteCollection,
             _ => Verb::of_method(method),
@@ -71,8 +72,9 @@ impl Verb {
     }
 
     /// The verb of a method on a resource that is not served.
-    fn of_missing(method: &Method, name: &str, query: &Query) -> Verb {
+    fn of_missing(method: &Method, name: &str, legacy_watch: bool, query: &Query) -> Verb {
         match (method.as_str(), name) {
+            _ if legacy_watch => Verb::Watch,
             ("GET" | "HEAD", "") if query.is_set("watch") => Verb::Watch,
             ("GET" | "HEAD", "") => Verb::List,
             ("DELETE", "") => Verb::DeleteCollection,
@@ -172,8 +174,10 @@ pub enum Target {
     Missing {
         /// A Status; `None` is plain text.
         status: Option<Status>,
-        /// For authorization, as are the others.
+        /// For authorization and audit, as are the others.
         group: String,
+        /// The version.
+        version: String,
         /// The resource.
         resource: String,
         /// The subresource.
@@ -182,6 +186,8 @@ pub enum Target {
         namespace: String,
         /// The name.
         name: String,
+        /// Whether the path is a `/watch/` path.
+        legacy_watch: bool,
     },
     /// A path that cannot be parsed: it has this Status, or the plain text 404.
     Invalid(Option<Status>),
@@ -217,7 +223,9 @@ pub fn route(registry: &Registry, method: &Method, path: &str, query: &Query) ->
     let verb = match &target {
         Target::Resource(resource) => Verb::of_resource(resource, method, query),
         Target::Path(_) | Target::Invalid(_) => Verb::of_path(method),
-        Target::Missing { name, .. } => Verb::of_missing(method, name, query),
+        Target::Missing { name, legacy_watch, .. } => {
+            Verb::of_missing(method, name, *legacy_watch, query)
+        }
     };
     let path = match &target {
         Target::Path(_) | Target::Invalid(_) => decode(path).unwrap_or_else(|| path.to_owned()),
@@ -227,6 +235,7 @@ pub fn route(registry: &Registry, method: &Method, path: &str, query: &Query) ->
         Target::Resource(resource) if resource.name.is_empty() => {
             selected_name(verb, &resource.kind, query)
         }
+        Target::Missing { name, .. } if name.is_empty() => foreign_name(verb, query),
         _ => String::new(),
     };
     Route { target, verb, path, selected_name }
@@ -239,10 +248,25 @@ fn selected_name(verb: Verb, kind: &Kind, query: &Query) -> String {
         (Verb::List | Verb::Watch, selector) => FieldSelector::parse(selector, kind),
         _ => return String::new(),
     };
-    match selector.as_ref().ok().and_then(FieldSelector::name) {
-        Some(name) if check_segment("Name", name).is_ok() && !name.contains('/') => name.to_owned(),
-        _ => String::new(),
+    segment(selector.as_ref().ok().and_then(FieldSelector::name))
+}
+
+/// The same for a kind that only an extension server knows.
+fn foreign_name(verb: Verb, query: &Query) -> String {
+    let selector = query.text("fieldSelector");
+    if selector.is_empty() || !matches!(verb, Verb::List | Verb::Watch) {
+        return String::new();
     }
+    let terms = FieldSelector::written_terms(selector).unwrap_or_default();
+    let mut names = terms.iter().filter(|term| term.equal && term.label == "metadata.name");
+    let name = names.next().map(|term| term.value.as_str());
+    segment(name.filter(|name| names.all(|other| other.value == *name)))
+}
+
+/// A name that can be part of a path; else the empty text.
+fn segment(name: Option<&str>) -> String {
+    let fits = |name: &&str| check_segment("Name", name).is_ok() && !name.contains('/');
+    name.filter(fits).unwrap_or_default().to_owned()
 }
 
 /// Splits and decodes a path. A double slash matches nothing; a trailing slash is dropped. The error
@@ -314,10 +338,12 @@ fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, Option<S
     let missing = || Target::Missing {
         status: registry.has_builtin_group(group).then(status::no_such_resource),
         group: group.to_owned(),
+        version: version.to_owned(),
         resource: plural.to_owned(),
         subresource: subresource.to_owned(),
         namespace: namespace.to_owned(),
         name: name.to_owned(),
+        legacy_watch,
     };
     if rest.is_empty() || rest.len() > 3 {
         return Ok(missing());
@@ -330,7 +356,8 @@ fn target(registry: &Registry, segments: Vec<String>) -> Result<Target, Option<S
         (true, "") => name.is_empty(),
         (true, _) => true,
     };
-    let known = subresource.is_empty() || kind.subresource(subresource).is_some();
+    let known =
+        subresource.is_empty() || (!legacy_watch && kind.subresource(subresource).is_some());
     if !scope_fits || !known {
         let mut missing = missing();
         // Custom kinds do not report which subresources exist (S1.5).

@@ -11,7 +11,7 @@ use futures::stream;
 use headwater_api::Status;
 use headwater_api::options::Freshness;
 use headwater_json::Value;
-use http::StatusCode;
+use http::{Method, StatusCode};
 use hyper::upgrade::OnUpgrade;
 use jiff::{SignedDuration, Timestamp};
 
@@ -21,8 +21,9 @@ use crate::containers::{ContainerRuntime, ContainerTarget, LogLine, LogRequest};
 use crate::front::identity::Peer;
 use crate::front::listen;
 use crate::object::{meta, tree};
+use crate::request::authorize::{AccessRequest, Attributes};
 use crate::request::call::Call;
-use crate::request::route::ResourcePath;
+use crate::request::route::{ResourcePath, Verb};
 use crate::server::Server;
 use crate::verbs::read;
 use crate::verbs::remote_command::{self, RemoteCommand};
@@ -49,6 +50,11 @@ pub(crate) async fn stream(
     peer: &Peer,
 ) -> Result<Response, Status> {
     let what = resource.subresource.as_str();
+    if what != "log" && call.method == Method::GET {
+        // A WebSocket is opened by GET. Who may read may not run commands by it.
+        let asked = AccessRequest { version: &resource.kind.version, ..creation(resource) };
+        server.access().authorize(&call.identity, &asked).await?;
+    }
     let object = read::find(server, resource, Freshness::Latest).await?;
     let pod = tree(object.as_slice())?;
     let mut container = String::new();
@@ -59,7 +65,9 @@ pub(crate) async fn stream(
     if !is_placed {
         // A pod that never ran has an empty log.
         return match what {
-            "log" => Ok(body::text(StatusCode::OK, "")),
+            "log" => {
+                Ok(body::answer(StatusCode::NO_CONTENT, "text/plain", body::full(Bytes::new())))
+            }
             _ => {
                 let why = format!("pod {} does not have a host assigned", meta(&pod, "name"));
                 Err(status::bad_request(why))
@@ -94,6 +102,18 @@ pub(crate) async fn stream(
         }
         _ => Err(not_served(what)),
     }
+}
+
+/// The question whether a user may create a subresource.
+fn creation(resource: &ResourcePath) -> AccessRequest<'_> {
+    AccessRequest::about(Attributes::Resource {
+        verb: Verb::Create.as_str(),
+        group: &resource.kind.group,
+        resource: &resource.kind.plural,
+        subresource: &resource.subresource,
+        namespace: &resource.namespace,
+        name: &resource.name,
+    })
 }
 
 /// What a client asks of a log.

@@ -42,6 +42,9 @@ pub(crate) async fn forward(
     if !remote.is_available {
         return unavailable("service unavailable");
     }
+    if has_dot_segments(parts.uri.path()) {
+        return body::text(StatusCode::BAD_REQUEST, "the path has segments of dots only\n");
+    }
     let upgrade = parts.extensions.remove::<OnUpgrade>();
     let asked = parts.headers.get(header::UPGRADE).cloned().filter(|_| upgrade.is_some());
     let mut forwarded = Request::new(body);
@@ -86,6 +89,16 @@ pub(crate) async fn of_server(server: &Server, call: &Call, remote: &RemoteVersi
         Ok(response) => streamed(response),
         Err(why) => unavailable(&format!("error trying to reach service: {why}")),
     }
+}
+
+/// Whether a path has segments that a reader may remove, so that it names something else than what was
+/// authorized.
+fn has_dot_segments(path: &str) -> bool {
+    let is_dots = |segment: &str| {
+        let plain = segment.replace("%2e", ".").replace("%2E", ".");
+        plain == "." || plain == ".."
+    };
+    path.split('/').any(is_dots)
 }
 
 /// The response of an extension server that did not answer in time.
@@ -236,6 +249,16 @@ impl http_body::Body for TimedBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn segments_of_dots_are_found_in_every_spelling() {
+        for path in ["/apis/a/v1/b/../c", "/apis/a/v1/%2e%2E/c", "/apis/a/v1/.", "/./x"] {
+            assert!(has_dot_segments(path), "{path}");
+        }
+        for path in ["/apis/a.b/v1/c", "/apis/a/v1/...", "/apis/a/v1/c..d", "/"] {
+            assert!(!has_dot_segments(path), "{path}");
+        }
+    }
 
     #[test]
     fn the_user_is_named_and_nothing_of_the_client_is_passed_on() {

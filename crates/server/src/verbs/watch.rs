@@ -30,7 +30,7 @@ use crate::random;
 use crate::request::call::Call;
 use crate::request::flow::seat::{HeldSeat, Seat};
 use crate::request::observe::WatchMetrics;
-use crate::request::route::{ResourcePath, Route};
+use crate::request::route::{ResourcePath, Route, Verb};
 use crate::server::Server;
 use crate::verbs::encode::frames::Frames;
 use crate::verbs::websocket;
@@ -52,6 +52,9 @@ pub(crate) async fn start(
     seat: &mut Seat,
 ) -> Result<Response, Status> {
     let kind = &resource.kind;
+    if !Verb::Watch.is_served(resource, &call.method) {
+        return Err(status::method_not_allowed());
+    }
     call.warn(kind.deprecation.as_ref().map(ToString::to_string));
     if !kind.allows("watch") {
         return Err(match kind.allows("list") {

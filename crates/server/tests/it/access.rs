@@ -6,7 +6,7 @@ use std::sync::Arc;
 use headwater_json::{Value, json};
 use headwater_store::Memory;
 
-use crate::api::{Api, Asking, CMS, DEPLOYMENTS, PODS, config_map, deployment};
+use crate::api::{Api, Asking, CMS, DEPLOYMENTS, PODS, config_map, deployment, pod};
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1";
@@ -236,6 +236,16 @@ async fn nobody_grants_what_they_do_not_hold() {
     let message = "must have cluster-admin privileges to use the aggregationRule";
     joe.check(&format!("POST {roles}"), &aggregated, 403, message).await;
 
+    // The verb `escalate` on one name is for requests with this name in their path.
+    let mut escalate = rule(&["escalate"], "rbac.authorization.k8s.io", &["clusterroles"]);
+    escalate[0]["resourceNames"] = json!(["named"]);
+    api.create(&roles, &cluster_role("escalator", &escalate)).await;
+    api.create(&bindings, &binding("escalator", "escalator", "joe")).await;
+    let named = cluster_role("named", &rule(&["*"], "*", &["*"]));
+    joe.check(&format!("POST {roles}"), &named, 403, "not currently held").await;
+    joe.check(&format!("PUT {roles}/named"), &named, 201, "").await;
+    joe.check(&format!("PUT {roles}/fine"), &named, 400, "does not match the name").await;
+
     // The verbs `escalate` and `bind` lift the checks.
     api.allow("joe", &["escalate"], "rbac.authorization.k8s.io", &["clusterroles"]).await;
     joe.check(&format!("POST {roles}"), &more, 201, "").await;
@@ -414,6 +424,16 @@ async fn constrained_impersonation_allows_only_the_named_requests() {
     joe.check(&robot, &Value::Null, 200, "").await;
     let node = format!("GET {CMS}\nImpersonate-User: system:node:n1");
     joe.check(&node, &Value::Null, 403, "").await;
+    // Nobody becomes an administrator by it, whatever the rights are.
+    let rights = ["users", "groups", "uids", "userextras/acme.io/project", "userextras/project"];
+    api.allow("joe", &["impersonate:user-info"], AUTHENTICATION, &rights).await;
+    joe.check(&format!("{list}\nImpersonate-Group: dev"), &Value::Null, 200, "").await;
+    let administrators = format!("{list}\nImpersonate-Group: system:masters");
+    joe.check(&administrators, &Value::Null, 403, "cannot impersonate").await;
+    let extra = format!("{list}\nImpersonate-Extra-Acme.io%2Fproject: x");
+    joe.check(&extra, &Value::Null, 200, "").await;
+    let extra = format!("{list}\nImpersonate-Extra-Project: x");
+    joe.check(&extra, &Value::Null, 403, "cannot impersonate").await;
     // The impersonated user's own rights still decide.
     let joes = format!("GET {CMS}\nImpersonate-User: nobody");
     joe.check(&joes, &Value::Null, 403, "User \"nobody\" cannot list").await;
@@ -507,12 +527,71 @@ async fn a_path_is_authorized_as_it_is_routed() {
     ] {
         joe.check(&refused(target), &Value::Null, 403, "resource \"secrets\"").await;
     }
+    // A legacy watch path is a watch, whatever the method.
+    for method in ["GET", "POST", "DELETE", "HEAD"] {
+        let request = format!("{method} /api/v1/watch/namespaces/ns/secrets");
+        joe.check(&request, &Value::Null, 403, "cannot watch resource \"secrets\"").await;
+    }
+    let log = "GET /api/v1/watch/namespaces/ns/pods/p/log";
+    joe.check(log, &Value::Null, 403, "cannot watch resource \"pods/log\"").await;
+    api.create(PODS, &pod("p", "")).await;
+    api.send(log, "").await.is(404, "");
     // B070: a cluster-scoped kind has no namespaced path, whatever a role in the namespace allows.
     let admin = binding("admin", "cluster-admin", "joe");
     api.create(&format!("{RBAC}/namespaces/ns/rolebindings"), &admin).await;
     joe.check("GET /api/v1/namespaces/ns/nodes", &Value::Null, 404, "").await;
     joe.check("GET /api/v1/nodes", &Value::Null, 403, "at the cluster scope").await;
-    joe.check("GET /api/v1/namespaces/ns", &Value::Null, 403, "resource \"namespaces\"").await;
+}
+
+/// S8.8: a request for the Namespace x is one in the namespace x.
+#[tokio::test(start_paused = true)]
+async fn a_role_in_a_namespace_covers_the_namespace_object() {
+    let api = Api::start().await;
+    let joe = api.as_user("joe", &[]);
+    let bindings = format!("{RBAC}/namespaces/ns/rolebindings");
+    let refused = "cannot get resource \"namespaces\" in API group \"\" in the namespace \"ns\"";
+    joe.check("GET /api/v1/namespaces/ns", &Value::Null, 403, refused).await;
+    api.create(&bindings, &binding("view", "view", "joe")).await;
+    joe.check("GET /api/v1/namespaces/ns", &Value::Null, 200, "").await;
+    joe.check("GET /api/v1/namespaces/ns/status", &Value::Null, 200, "").await;
+    let refused = "in the namespace \"default\"";
+    joe.check("GET /api/v1/namespaces/default", &Value::Null, 403, refused).await;
+    for list in ["GET /api/v1/namespaces", "GET /api/v1/namespaces?fieldSelector=metadata.name=ns"]
+    {
+        joe.check(list, &Value::Null, 403, "at the cluster scope").await;
+    }
+    let labels = json!({ "metadata": { "labels": { "a": "b" } } });
+    joe.check("PATCH /api/v1/namespaces/ns", &labels, 403, "cannot patch").await;
+    api.create(&bindings, &binding("all", "cluster-admin", "joe")).await;
+    joe.check("PATCH /api/v1/namespaces/ns", &labels, 200, "").await;
+    let refused = "in the namespace \"default\"";
+    joe.check("PATCH /api/v1/namespaces/default", &labels, 403, refused).await;
+    joe.check("DELETE /api/v1/namespaces/ns", &Value::Null, 200, "").await;
+}
+
+/// As in Kubernetes since 1.35: a WebSocket to a command is opened by GET, and needs `create` too.
+#[tokio::test(start_paused = true)]
+async fn the_right_to_read_a_command_is_no_right_to_run_one() {
+    let api = Api::start().await;
+    api.create(PODS, &pod("p", "")).await;
+    let streams = ["exec", "attach", "portforward"];
+    let resources = streams.map(|stream| format!("pods/{stream}"));
+    let resources: Vec<&str> = resources.iter().map(String::as_str).collect();
+    api.allow("joe", &["get"], "", &resources).await;
+    api.allow("ann", &["create"], "", &resources).await;
+    api.allow("sue", &["get", "create"], "", &resources).await;
+    let [joe, ann, sue] = ["joe", "ann", "sue"].map(|name| api.as_user(name, &[]));
+    let passed = "pod p does not have a host assigned";
+    for stream in streams {
+        let (get, post) = (format!("GET {PODS}/p/{stream}"), format!("POST {PODS}/p/{stream}"));
+        let refused = format!("cannot create resource \"pods/{stream}\"");
+        joe.check(&get, &Value::Null, 403, &refused).await;
+        joe.check(&format!("GET {PODS}/none/{stream}"), &Value::Null, 403, &refused).await;
+        joe.check(&post, &Value::Null, 403, &refused).await;
+        ann.check(&get, &Value::Null, 403, "cannot get").await;
+        ann.check(&post, &Value::Null, 400, passed).await;
+        sue.check(&get, &Value::Null, 400, passed).await;
+    }
 }
 
 /// The expected verbs of a role on a resource, by the letters of `roles.txt`.

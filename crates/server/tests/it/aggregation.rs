@@ -228,6 +228,45 @@ async fn an_extension_server_learns_the_user_and_no_credential() {
     assert_eq!(api.get(&format!("{GROUP}/v1/others")).await.code, 404);
 }
 
+/// R49, S8.8: what is asked of an extension server is authorized as it is routed.
+#[tokio::test]
+async fn each_verb_of_an_extension_server_is_a_right_of_its_own() {
+    let (api, _extension, _watch) = start().await;
+    let role = json!({ "metadata": { "name": "r" }, "rules": [
+        { "verbs": ["list"], "apiGroups": ["ext.example.com"], "resources": ["whos"],
+          "resourceNames": ["me"] },
+        { "verbs": ["get"], "apiGroups": ["ext.example.com"], "resources": ["whos"] },
+    ]});
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    api.create(&format!("{rbac}/clusterroles"), &role).await;
+    let bound = json!({
+        "metadata": { "name": "r" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "r" },
+        "subjects": [{ "kind": "User", "name": "joe" }],
+    });
+    api.create(&format!("{rbac}/clusterrolebindings"), &bound).await;
+    let joe = api.as_user("joe", &[]);
+    let one = "fieldSelector=metadata.name%3Dme";
+    for (request, code, part) in [
+        (format!("GET {GROUP}/v1/whos/me"), 200, ""),
+        (format!("GET {GROUP}/v1/whos?{one}"), 404, "no such page"),
+        (format!("GET {GROUP}/v1/whos"), 403, "cannot list resource \"whos\""),
+        (format!("GET {GROUP}/v1/whos?{one}%2Cmetadata.name%3Dyou"), 403, "cannot list"),
+        (format!("GET {GROUP}/v1/whos?watch=1&{one}"), 403, "cannot watch resource \"whos\""),
+        (format!("GET {GROUP}/v1/watch/whos?{one}"), 403, "cannot watch resource \"whos\""),
+        (format!("GET {GROUP}/v1/watch/whos/me"), 403, "cannot watch resource \"whos\""),
+        (format!("GET {GROUP}/v1/whos/me/echo"), 403, "cannot get resource \"whos/echo\""),
+        (format!("GET {GROUP}/v1/whos/me/../../others"), 403, "resource \"whos/..\""),
+    ] {
+        let answer = joe.send(&request, "").await;
+        assert_eq!(answer.code, code, "{request}: {}", answer.text());
+        let message = if code == 200 { String::new() } else { answer.text().replace("\\\"", "\"") };
+        assert!(message.contains(part), "{request}: {message}");
+    }
+    let dots = format!("GET {GROUP}/v1/whos/me/%2e%2e/%2e%2e/others");
+    api.send(&dots, "").await.is(400, "segments of dots");
+}
+
 #[tokio::test]
 async fn discovery_and_openapi_contain_extension_servers() {
     let (api, extension, mut watch) = start().await;

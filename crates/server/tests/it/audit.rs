@@ -139,6 +139,56 @@ async fn refused_requests_are_recorded_without_the_credential() {
     assert_eq!(events[2]["impersonatedUser"]["username"], "tom");
 }
 
+/// S8.8: what audit names is what was authorized, also for kinds that only an extension server knows.
+#[tokio::test(start_paused = true)]
+async fn an_event_names_the_object_of_every_kind_of_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("audit.log");
+    let policy = "{apiVersion: audit.k8s.io/v1, kind: Policy, omitStages: [RequestReceived],
+                   rules: [{level: Metadata}]}";
+    let api = Api::audited(policy, &log).await;
+    let authentication = "authentication.k8s.io";
+    api.allow("joe", &["impersonate:user-info"], authentication, &["users"]).await;
+    api.allow("joe", &["impersonate-on:user-info:get"], "", &["secrets"]).await;
+    let as_jane = format!("GET {SECRETS}/s\nImpersonate-User: jane\nAudit-ID: as-jane");
+    api.as_user("joe", &[]).send(&as_jane, "").await.is(403, "cannot get resource");
+    let of = async |target: &str, expected: Value| {
+        api.send(&format!("GET {target}\nAudit-ID: {target}"), "").await;
+        (target.to_owned(), expected)
+    };
+    let expected = [
+        of(
+            "/apis/ext.example.com/v1/namespaces/ns/whos/me/echo",
+            json!({
+                "resource": "whos", "namespace": "ns", "name": "me", "subresource": "echo",
+                "apiGroup": "ext.example.com", "apiVersion": "v1",
+            }),
+        )
+        .await,
+        of(
+            "/api/v1/namespaces/ns",
+            json!({ "resource": "namespaces", "namespace": "ns", "name": "ns", "apiVersion": "v1" }),
+        )
+        .await,
+        of(
+            "/api/v1/namespaces/ns/secrets?fieldSelector=metadata.name%3Ds",
+            json!({ "resource": "secrets", "namespace": "ns", "name": "s", "apiVersion": "v1" }),
+        )
+        .await,
+    ];
+    api.stop().await;
+    let events = events(&log);
+    for (target, object) in expected {
+        let event = events.iter().find(|event| event["auditID"] == *target).unwrap();
+        assert_eq!(event["objectRef"], object, "{target}");
+        assert!(event["authenticationMetadata"].is_null());
+    }
+    let event = events.iter().find(|event| event["auditID"] == "as-jane").unwrap();
+    let constraint = &event["authenticationMetadata"]["impersonationConstraint"];
+    assert_eq!(*constraint, "impersonate:user-info");
+    assert_eq!(event["impersonatedUser"]["username"], "jane");
+}
+
 #[tokio::test(start_paused = true)]
 async fn bodies_of_every_format_are_recorded_as_json() {
     let dir = tempfile::tempdir().unwrap();

@@ -103,6 +103,9 @@ async fn unsupported_methods_are_not_allowed() {
         "POST /version".into(),
         "DELETE /api".into(),
         "DELETE /apis/apps/v1".into(),
+        "POST /api/v1/watch/namespaces/ns/configmaps".into(),
+        "DELETE /api/v1/watch/namespaces/ns/configmaps".into(),
+        "DELETE /api/v1/watch/namespaces/ns/configmaps/a".into(),
     ] {
         let answer = api.send(&request, "{}").await;
         let message = "the server does not allow this method on the requested resource";
@@ -331,7 +334,7 @@ async fn requests_that_need_a_kubelet_are_rejected_with_the_right_reason() {
     api.get(&format!("{PODS}/none/log")).await.fails(404, "NotFound", "pods \"none\" not found");
     api.create(PODS, &pod("p", "")).await;
     let log = format!("{PODS}/p/log");
-    assert_eq!(api.get(&log).await.is(200, "").text(), "");
+    assert_eq!(api.get(&log).await.is(204, "").text(), "");
     let message = "container x is not valid for pod p";
     api.get(&format!("{log}?container=x")).await.fails(400, "BadRequest", message);
     for stream in ["exec", "attach", "portforward"] {

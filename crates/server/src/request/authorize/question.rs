@@ -33,13 +33,15 @@ impl<'a> Attributes<'a> {
                 group: &resource.kind.group,
                 resource: &resource.kind.plural,
                 subresource: &resource.subresource,
-                namespace: &resource.namespace,
+                namespace: place(&resource.kind.plural, &resource.namespace, &resource.name),
                 name: match resource.name.as_str() {
                     "" => &route.selected_name,
                     name => name,
                 },
             },
             Target::Missing { group, resource, subresource, namespace, name, .. } => {
+                let namespace = place(resource, namespace, name);
+                let name = if name.is_empty() { &route.selected_name } else { name };
                 Attributes::Resource { verb, group, resource, subresource, namespace, name }
             }
         }
@@ -51,6 +53,15 @@ impl<'a> Attributes<'a> {
             Attributes::Path { .. } => "",
             Attributes::Resource { namespace, .. } => namespace,
         }
+    }
+}
+
+/// The namespace that a request is in. `namespaces/x` is in x: so who may read everything in x may
+/// also read the Namespace.
+fn place<'a>(resource: &str, namespace: &'a str, name: &'a str) -> &'a str {
+    match (resource, namespace) {
+        ("namespaces", "") => name,
+        _ => namespace,
     }
 }
 
@@ -74,15 +85,17 @@ impl<'a> AccessRequest<'a> {
     /// The question about a routed request.
     pub(crate) fn of(route: &'a Route, query: &'a Query) -> AccessRequest<'a> {
         let attributes = Attributes::of(route);
-        let Target::Resource(resource) = &route.target else {
-            return AccessRequest::about(attributes);
+        let (version, legacy_watch) = match &route.target {
+            Target::Resource(resource) => (&*resource.kind.version, resource.legacy_watch),
+            Target::Missing { version, legacy_watch, .. } => (version.as_str(), *legacy_watch),
+            Target::Path(_) | Target::Invalid(_) => return AccessRequest::about(attributes),
         };
         let selects = matches!(route.verb, Verb::List | Verb::Watch | Verb::DeleteCollection)
-            && !resource.legacy_watch;
+            && !legacy_watch;
         let selector = |name| if selects { query.text(name) } else { "" };
         AccessRequest {
             attributes,
-            version: &resource.kind.version,
+            version,
             field_selector: selector("fieldSelector"),
             label_selector: selector("labelSelector"),
         }

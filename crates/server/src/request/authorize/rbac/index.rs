@@ -572,7 +572,8 @@ mod tests {
         assert!(index.missing_roles(&jane, "").is_empty());
     }
 
-    /// Random changes: after each the index decides as one that is built from nothing.
+    /// Random changes: after each the index decides as one that is built from nothing, and lists the
+    /// rules that it decides by.
     #[test]
     fn the_index_after_changes_is_the_one_built_from_nothing() {
         let mut random = Sequence(7);
@@ -653,6 +654,7 @@ mod tests {
             };
             for who in [user("u0", &["g1"]), user("u1", &[]), user("u2", &["g0", "g1"])] {
                 for namespace in ["", "a", "b"] {
+                    let listed = index.rules_of(&who, namespace);
                     for resource in ["x0", "x1", "x2", "x3"] {
                         for verb in ["get", "list", "watch"] {
                             let asked = on(verb, resource, namespace);
@@ -665,6 +667,9 @@ mod tests {
                             assert_eq!(fresh.allows(&who, &asked), expected, "fresh {asked:?}");
                             let reason = index.granted_by(&who, &asked);
                             assert_eq!(reason.is_some(), expected, "{reason:?}");
+                            let text = format!("{verb} core {resource} -");
+                            let is_listed = listed.iter().any(|rule| rule.allows_text(&text));
+                            assert_eq!(is_listed, expected, "listed {asked:?}");
                         }
                     }
                 }

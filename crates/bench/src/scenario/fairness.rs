@@ -7,9 +7,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use headwater_api::object::string_at;
@@ -164,13 +165,7 @@ impl FairnessSize {
         let endpoint = &target.endpoint;
         let stop = Arc::new(AtomicBool::new(false));
         let counts = Arc::new(SharedCount::default());
-        let mut flood = JoinSet::new();
-        if flooded {
-            for _ in 0..self.connections {
-                flood.spawn(list_in_a_loop(endpoint.clone(), stop.clone(), counts.clone()));
-            }
-            flood.spawn(write_in_a_loop(endpoint.clone(), stop.clone(), counts.clone()));
-        }
+        let flood = flooded.then(|| self.start_flood(endpoint, &stop, &counts));
         let mut users = JoinSet::new();
         for user in 0..self.users {
             users.spawn(use_the_server(endpoint.clone(), user, self.time));
@@ -199,11 +194,37 @@ impl FairnessSize {
         }
         phase.took = began.elapsed();
         stop.store(true, Relaxed);
-        while let Some(done) = flood.join_next().await {
-            done??;
+        if let Some(flood) = flood {
+            let ended = tokio::task::spawn_blocking(|| flood.join()).await?;
+            ended.map_err(|_| anyhow!("the flood panicked"))??;
         }
         phase.flood = counts.get();
         Ok(phase)
+    }
+
+    /// Starts the two that take what they can, on a thread of their own: the others must not wait for
+    /// them in this process, only at the server.
+    fn start_flood(
+        self,
+        endpoint: &Endpoint,
+        stop: &Arc<AtomicBool>,
+        counts: &Arc<SharedCount>,
+    ) -> JoinHandle<Result<()>> {
+        let (endpoint, stop, counts) = (endpoint.clone(), Arc::clone(stop), Arc::clone(counts));
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let mut flood = JoinSet::new();
+                for _ in 0..self.connections {
+                    flood.spawn(list_in_a_loop(endpoint.clone(), stop.clone(), counts.clone()));
+                }
+                flood.spawn(write_in_a_loop(endpoint, stop, counts));
+                while let Some(done) = flood.join_next().await {
+                    done??;
+                }
+                Ok(())
+            })
+        })
     }
 }
 

@@ -4,7 +4,8 @@
 //! or is rejected; it leaves while it waits, or finishes; every call may seat others.
 //! Promise: no more seats are in use than the limit, except by one request that is wider and runs
 //! alone; no request waits while the one that is next would fit; flows whose queues differ get
-//! equal shares (fair queuing for server requests, S7.9). Only queues in use exist.
+//! equal shares (fair queuing for server requests, S7.9). Lists never take all seats: a fifth is kept
+//! for requests of one seat. Only queues in use exist.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -15,6 +16,10 @@ use super::demand::{DemandMeter, MeasuredDemand};
 
 /// How long a request is assumed to run until it has finished.
 const ASSUMED: Nanos = 3_000_000;
+
+/// One seat of so many is kept for requests of one seat, so that these wait for each other only, and
+/// not until a list has been sent.
+const KEPT_PART: u32 = 5;
 
 /// Seats times nanoseconds. The sums of centuries fit.
 type Work = i128;
@@ -40,7 +45,7 @@ pub(super) struct Queuing {
 }
 
 /// How many seats a request occupies: while it runs, and for a time after it has finished.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Width {
     pub(super) seats: u32,
     pub(super) final_seats: u32,
@@ -50,6 +55,11 @@ pub(super) struct Width {
 impl Width {
     pub(super) fn of(seats: u32) -> Width {
         Width { seats, final_seats: 0, extra: 0 }
+    }
+
+    /// Whether it takes more than one seat while it runs, as lists do.
+    fn is_wide(self) -> bool {
+        self.seats > 1
     }
 
     /// The seats that it occupies from its start to its end.
@@ -147,6 +157,8 @@ pub(super) struct FairQueues {
     waiting: usize,
     running: usize,
     seats_in_use: u64,
+    /// Those of wide requests.
+    wide_in_use: u64,
     seats_waiting: u64,
     /// Seats of finished requests, with the time until which they are occupied.
     lingering: BinaryHeap<Reverse<Lingering>>,
@@ -159,7 +171,7 @@ struct Lingering {
     until: Nanos,
     number: u64,
     queue: Option<u32>,
-    seats: u32,
+    width: Width,
 }
 
 #[derive(Debug, Default)]
@@ -210,6 +222,7 @@ impl FairQueues {
             waiting: 0,
             running: 0,
             seats_in_use: 0,
+            wide_in_use: 0,
             seats_waiting: 0,
             lingering: BinaryHeap::new(),
             seated: Vec::new(),
@@ -222,14 +235,16 @@ impl FairQueues {
         self.advance(now);
         self.arrivals += 1;
         let Discipline::Queue(queuing) = self.discipline else {
-            return match self.fits(width.most()) {
+            return match self.fits(width) {
                 true => Arrival::Seated(self.start(now, None, width)),
                 false => Arrival::Rejected(Rejection::ConcurrencyLimit),
             };
         };
         let index = self.choose(queuing, hash);
-        let has_seats = self.seats_in_use < u64::from(self.limit);
-        if self.waiting == 0 && has_seats && self.fits(width.most()) {
+        let fits = self.fits(width);
+        // For a wide request, seats that it may not take are none.
+        let has_seats = self.seats_in_use < u64::from(self.limit) && (fits || !width.is_wide());
+        if self.waiting == 0 && has_seats && fits {
             return Arrival::Seated(self.start_at_once(now, index, width));
         }
         let length = self.queues.get(&index).map_or(0, |queue| queue.waiting.len());
@@ -274,11 +289,11 @@ impl FairQueues {
             self.busy -= u32::from(!queue.is_busy());
         }
         match width.extra {
-            0 => self.release(now, index, width.most()),
+            0 => self.release(now, index, width),
             extra => {
                 self.finished += 1;
-                let (until, number, seats) = (now + extra, self.finished, width.most());
-                self.lingering.push(Reverse(Lingering { until, number, queue: index, seats }));
+                let (until, number) = (now + extra, self.finished);
+                self.lingering.push(Reverse(Lingering { until, number, queue: index, width }));
             }
         }
         self.dispatch(now);
@@ -289,11 +304,11 @@ impl FairQueues {
         while let Some(Reverse(next)) = self.lingering.peek()
             && next.until <= now
         {
-            let Some(Reverse(Lingering { until, queue, seats, .. })) = self.lingering.pop() else {
+            let Some(Reverse(Lingering { until, queue, width, .. })) = self.lingering.pop() else {
                 break;
             };
             self.sync(until);
-            self.release(until, queue, seats);
+            self.release(until, queue, width);
             self.dispatch(until);
         }
         self.sync(now);
@@ -371,12 +386,33 @@ impl FairQueues {
         hand.from(self.arrivals).min_by_key(work).unwrap_or_default()
     }
 
-    fn fits(&self, seats: u32) -> bool {
+    fn fits(&self, width: Width) -> bool {
+        let seats = u64::from(width.most());
+        let limit = u64::from(self.limit);
+        let open = limit - u64::from(self.kept());
         match self.discipline {
             Discipline::Exempt => true,
-            _ if seats > self.limit => self.running == 0,
-            _ => self.seats_in_use + u64::from(seats) <= u64::from(self.limit),
+            _ if seats > limit => self.running == 0,
+            _ if width.is_wide() && self.wide_in_use > 0 && self.wide_in_use + seats > open => {
+                false
+            }
+            _ => self.seats_in_use + seats <= limit,
         }
+    }
+
+    /// The seats that are kept for requests of one seat.
+    fn kept(&self) -> u32 {
+        match self.discipline {
+            Discipline::Queue(_) => self.limit / KEPT_PART,
+            Discipline::Exempt | Discipline::Reject => 0,
+        }
+    }
+
+    /// Whether requests of one seat may pass a wide one that does not fit yet: until they use what is
+    /// kept for them. Then it is the turn of the wide one.
+    fn may_be_passed(&self, width: Width) -> bool {
+        let is_within = width.is_wide() && width.most() <= self.limit;
+        is_within && self.seats_in_use - self.wide_in_use < u64::from(self.kept())
     }
 
     /// Starts a request that does not wait. As if it were queued and served.
@@ -398,6 +434,7 @@ impl FairQueues {
     fn start(&mut self, now: Nanos, queue: Option<u32>, width: Width) -> Seated {
         self.running += 1;
         self.seats_in_use += u64::from(width.most());
+        self.wide_in_use += wide_seats(width);
         self.measure(now);
         Seated { queue, width, began: now }
     }
@@ -432,8 +469,10 @@ impl FairQueues {
         self.drop_if_unused(index);
     }
 
-    fn release(&mut self, now: Nanos, index: Option<u32>, seats: u32) {
+    fn release(&mut self, now: Nanos, index: Option<u32>, width: Width) {
+        let seats = width.most();
         self.seats_in_use -= u64::from(seats);
+        self.wide_in_use -= wide_seats(width);
         if let Some(index) = index {
             if let Some(queue) = self.queues.get_mut(&index) {
                 queue.seats_in_use -= u64::from(seats);
@@ -457,8 +496,13 @@ impl FairQueues {
             _ => queues.seats_in_use < u64::from(queues.limit),
         };
         while self.waiting > 0 && is_open(self) {
-            let Some((index, oldest)) = self.first_to_end() else { return };
-            if !self.fits(oldest.width.most()) {
+            let Some(mut first) = self.first_to_end(|_| true) else { return };
+            if !self.fits(first.1.width) && self.may_be_passed(first.1.width) {
+                let narrow = self.first_to_end(|width| !width.is_wide());
+                first = narrow.unwrap_or(first);
+            }
+            let (index, oldest) = first;
+            if !self.fits(oldest.width) {
                 return;
             }
             let width = oldest.width.reshaped(self.limit);
@@ -477,14 +521,14 @@ impl FairQueues {
         }
     }
 
-    /// The queue whose oldest request ends first in virtual time, and that request. Of several, the
-    /// next one after the queue that was served last.
-    fn first_to_end(&self) -> Option<(u32, Waiting)> {
+    /// The queue whose oldest request ends first in virtual time, and that request, among those with such
+    /// a width. Of several, the next one after the queue that was served last.
+    fn first_to_end(&self, is_candidate: impl Fn(Width) -> bool) -> Option<(u32, Waiting)> {
         let after = self.filled.range(self.robin.saturating_add(1)..);
         let indexes = after.chain(self.filled.range(..=self.robin));
         let candidates = indexes.filter_map(|index| {
             let queue = self.queues.get(index)?;
-            let oldest = queue.waiting.front()?;
+            let oldest = queue.waiting.front().filter(|oldest| is_candidate(oldest.width))?;
             Some((queue.next + oldest.width.work(), *index, *oldest))
         });
         let first = candidates.min_by_key(|(end, ..)| *end)?;
@@ -536,6 +580,11 @@ impl QueueReport<'_> {
     pub(super) fn work_waiting(&self) -> f64 {
         seconds(self.queue.work_waiting)
     }
+}
+
+/// The seats of a wide request.
+fn wide_seats(width: Width) -> u64 {
+    if width.is_wide() { u64::from(width.most()) } else { 0 }
 }
 
 fn seconds(work: Work) -> f64 {

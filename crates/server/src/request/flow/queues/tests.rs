@@ -109,12 +109,31 @@ impl Model {
         seated
     }
 
-    fn fits(&self, seats: u32) -> bool {
+    fn wide_in_use(&self) -> u64 {
+        let has_seats =
+            |r: &&Request| matches!(r.state, State::Running { .. } | State::Lingering { .. });
+        let wide = self.requests.iter().filter(|r| r.width.seats > 1).filter(has_seats);
+        wide.map(|r| u64::from(r.width.most())).sum()
+    }
+
+    fn kept(&self) -> u64 {
         match self.discipline {
-            Discipline::Exempt => true,
-            _ if seats > self.limit => self.running() == 0,
-            _ => self.in_use() + u64::from(seats) <= u64::from(self.limit),
+            Discipline::Queue(_) => u64::from(self.limit / 5),
+            _ => 0,
         }
+    }
+
+    fn fits(&self, width: Width) -> bool {
+        let (seats, limit) = (u64::from(width.most()), u64::from(self.limit));
+        if self.discipline == Discipline::Exempt {
+            return true;
+        }
+        if seats > limit {
+            return self.running() == 0;
+        }
+        let wide = self.wide_in_use();
+        let leaves_kept = width.seats <= 1 || wide == 0 || wide + seats + self.kept() <= limit;
+        leaves_kept && self.in_use() + seats <= limit
     }
 
     fn bound(&mut self, queue: u32) {
@@ -124,20 +143,34 @@ impl Model {
         }
     }
 
+    fn first(&self, is_narrow: bool) -> Option<(u32, usize)> {
+        let mut best: Option<(Work, u32, usize)> = None;
+        for step in 1..=QUEUES_MAX as u32 {
+            let queue = (self.robin + step) % QUEUES_MAX as u32;
+            let Some(oldest) = self.oldest(queue) else { continue };
+            let width = self.requests[oldest].width;
+            if is_narrow && width.seats > 1 {
+                continue;
+            }
+            let end = self.next[queue as usize] + width.work();
+            if best.is_none_or(|(least, ..)| end < least) {
+                best = Some((end, queue, oldest));
+            }
+        }
+        best.map(|(_, queue, oldest)| (queue, oldest))
+    }
+
     fn dispatch(&mut self) -> Vec<usize> {
         let mut seated = Vec::new();
         while self.discipline == Discipline::Exempt || self.in_use() < u64::from(self.limit) {
-            let mut best: Option<(Work, u32, usize)> = None;
-            for step in 1..=QUEUES_MAX as u32 {
-                let queue = (self.robin + step) % QUEUES_MAX as u32;
-                let Some(oldest) = self.oldest(queue) else { continue };
-                let end = self.next[queue as usize] + self.requests[oldest].width.work();
-                if best.is_none_or(|(least, ..)| end < least) {
-                    best = Some((end, queue, oldest));
-                }
+            let Some((mut queue, mut oldest)) = self.first(false) else { break };
+            let head = self.requests[oldest].width;
+            let narrow_in_use = self.in_use() - self.wide_in_use();
+            let is_passed = head.seats > 1 && head.most() <= self.limit;
+            if !self.fits(head) && is_passed && narrow_in_use < self.kept() {
+                (queue, oldest) = self.first(true).unwrap_or((queue, oldest));
             }
-            let Some((_, queue, oldest)) = best else { break };
-            if !self.fits(self.requests[oldest].width.most()) {
+            if !self.fits(self.requests[oldest].width) {
                 break;
             }
             let width = self.requests[oldest].width.reshaped(self.limit);
@@ -163,14 +196,16 @@ impl Model {
             let hand = Hand::deal(queuing.queues, queuing.hand, hash);
             let chosen = hand.from(self.arrivals).min_by_key(|queue| work(*queue)).unwrap();
             let length = self.of(chosen).filter(|request| request.state == State::Waiting).count();
-            if self.in_use() >= u64::from(self.limit) && length >= queuing.length {
+            let is_closed =
+                self.in_use() >= u64::from(self.limit) || (width.seats > 1 && !self.fits(width));
+            if is_closed && length >= queuing.length {
                 return Err(Rejection::QueueFull);
             }
             if !self.is_busy(chosen) {
                 self.next[chosen as usize] = self.virtual_time;
             }
             (queue, state) = (Some(chosen), State::Waiting);
-        } else if !self.fits(width.most()) {
+        } else if !self.fits(width) {
             return Err(Rejection::ConcurrencyLimit);
         }
         self.requests.push(Request { queue, width, arrived: self.virtual_time, state });
@@ -225,7 +260,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         4 => any::<prop::sample::Index>().prop_map(Step::Finish),
         1 => any::<prop::sample::Index>().prop_map(Step::Leave),
         3 => (0_u64..6_000_000).prop_map(Step::Pass),
-        1 => (any_discipline(), 0_u32..9).prop_map(|(rule, limit)| Step::Configure(rule, limit)),
+        1 => (any_discipline(), 0_u32..16).prop_map(|(rule, limit)| Step::Configure(rule, limit)),
     ]
 }
 
@@ -234,7 +269,7 @@ proptest! {
 
     #[test]
     fn every_script_is_served_as_by_the_model(
-        discipline in any_discipline(), limit in 0_u32..9,
+        discipline in any_discipline(), limit in 0_u32..16,
         steps in prop::collection::vec(any_step(), 1..120),
     ) {
         let mut queues = FairQueues::new(0, discipline, limit);
@@ -326,6 +361,7 @@ proptest! {
         queues.advance(Nanos::MAX / 2);
         prop_assert!(queues.is_idle() && queues.queues.is_empty() && queues.filled.is_empty());
         prop_assert_eq!((queues.busy, queues.seats_in_use, queues.seats_waiting), (0, 0, 0));
+        prop_assert_eq!(queues.wide_in_use, 0);
     }
 }
 
@@ -370,6 +406,40 @@ fn a_flood_of_one_flow_does_not_delay_the_others() {
     let seated = queues.take_seated();
     assert_eq!(seated.len(), 1);
     assert_eq!(seated[0].0, ticket, "it is served before three hundred earlier requests");
+}
+
+/// S7.9: lists leave a fifth of the seats to requests of one seat.
+#[test]
+fn lists_leave_seats_to_other_requests() {
+    let mut queues = FairQueues::new(0, queuing(64, 6, 50), 10);
+    let lists = (0..20).filter(|_| matches!(queues.arrive(0, Width::of(3), 1), Arrival::Seated(_)));
+    assert_eq!(lists.count(), 2, "a third one would take what is kept");
+    for user in 0..4 {
+        seat(queues.arrive(0, Width::of(1), 1_000_000_007 * (user + 2)));
+    }
+    let next = queues.arrive(0, Width::of(1), 1_000_000_007 * 7);
+    assert!(matches!(next, Arrival::Waits(_)), "all seats are taken");
+}
+
+/// S7.9: a list gets its turn although requests of one seat come without end.
+#[test]
+fn requests_of_one_seat_do_not_starve_lists() {
+    let mut queues = FairQueues::new(0, queuing(64, 1, 50), 10);
+    let (mut running, mut served) = (VecDeque::new(), 0);
+    for round in 1_u64..1_000 {
+        let now = round * 1_000_000;
+        for (seats, hash) in [(3, 0), (1, round), (1, round + 7), (1, round + 19)] {
+            if let Arrival::Seated(seated) = queues.arrive(now, Width::of(seats), hash) {
+                running.push_back(seated);
+            }
+        }
+        for seated in running.drain(..running.len() / 2).collect::<Vec<Seated>>() {
+            served += u32::from(seated.width.seats == 3);
+            queues.finish(now + 500_000, seated);
+        }
+        running.extend(queues.take_seated().into_iter().map(|(_, seated)| seated));
+    }
+    assert!(served > 50, "{served} lists in 999 ms");
 }
 
 /// S7.9: two busy flows get the same number of seats, however many requests each has waiting and

@@ -104,7 +104,9 @@ impl Server {
         if let Some(trail) = &trail {
             request.extensions_mut().insert(Arc::clone(trail));
         }
-        let is_watch = route.verb == Verb::Watch;
+        let is_stream =
+            matches!(&route.target, Target::Resource(resource) if kubelet::is_stream(resource));
+        let is_unlimited = is_stream || route.verb == Verb::Watch;
         let refuse = |status| encode::status(accepted(request.headers()), &status);
         let response = match (identified, parsed) {
             (Err(_), _) => refuse(status::unauthorized()),
@@ -121,7 +123,7 @@ impl Server {
         };
         match trail {
             Some(trail) => {
-                let is_long_running = is_watch && !response.status().is_client_error();
+                let is_long_running = is_unlimited && !response.status().is_client_error();
                 trail.finish(response, is_long_running)
             }
             None => response,

@@ -52,7 +52,11 @@ pub(crate) async fn request(
     check(&asked["spec"])?;
     let bound = bound(server, resource, &account, &asked["spec"]["boundObjectRef"]).await?;
     let seconds = asked["spec"]["expirationSeconds"].as_i64().unwrap_or(EXPIRATION_DEFAULT);
-    let token = sign(server, bound, &asked["spec"]["audiences"], seconds)?;
+    let id = random::id().to_string();
+    let token = sign(server, bound, &asked["spec"]["audiences"], (seconds, &id))?;
+    if let Some(trail) = &call.trail {
+        trail.annotate("authentication.kubernetes.io/issued-credential-id", &format!("JTI={id}"));
+    }
     asked["status"] = json!({
         "token": token,
         "expirationTimestamp": rfc3339(seconds_from(server.now(), seconds)),
@@ -202,7 +206,12 @@ fn reference(object: &Object) -> Reference {
     Reference { name: object.name().to_owned(), uid: object.uid().to_owned() }
 }
 
-fn sign(server: &Server, bound: Bound, audiences: &Value, seconds: i64) -> Result<String, Status> {
+fn sign(
+    server: &Server,
+    bound: Bound,
+    audiences: &Value,
+    (seconds, id): (i64, &str),
+) -> Result<String, Status> {
     let now = server.now().as_second();
     let audiences = audiences.as_array().into_iter().flatten();
     let claims = Claims {
@@ -210,7 +219,7 @@ fn sign(server: &Server, bound: Bound, audiences: &Value, seconds: i64) -> Resul
         exp: now.saturating_add(seconds),
         iat: now,
         iss: ISSUER.to_owned(),
-        jti: random::id().to_string(),
+        jti: id.to_owned(),
         sub: user_name(&bound.namespace, &bound.serviceaccount.name),
         kubernetes: bound,
         nbf: now,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use headwater_json::{Value, json};
 use headwater_server::audit::{AuditWebhook, BatchOptions};
 
-use crate::api::{Api, CMS, config_map};
+use crate::api::{Api, CMS, PODS, config_map, pod};
 use crate::https::TestHttps;
 
 const SECRETS: &str = "/api/v1/namespaces/ns/secrets";
@@ -152,6 +152,13 @@ async fn an_event_names_the_object_of_every_kind_of_path() {
     api.allow("joe", &["impersonate-on:user-info:get"], "", &["secrets"]).await;
     let as_jane = format!("GET {SECRETS}/s\nImpersonate-User: jane\nAudit-ID: as-jane");
     api.as_user("joe", &[]).send(&as_jane, "").await.is(403, "cannot get resource");
+    // A token is named by its id, and a log has two events as a watch has.
+    api.create("/api/v1/namespaces/ns/serviceaccounts", &json!({"metadata": {"name": "x"}})).await;
+    let request = "POST /api/v1/namespaces/ns/serviceaccounts/x/token\n\
+                   Content-Type: application/json\nAudit-ID: token";
+    let token = api.send(request, "{\"spec\": {}}").await.is(201, "").json();
+    api.create(PODS, &pod("p", "")).await;
+    api.send(&format!("GET {PODS}/p/log\nAudit-ID: log"), "").await.is(204, "");
     let of = async |target: &str, expected: Value| {
         api.send(&format!("GET {target}\nAudit-ID: {target}"), "").await;
         (target.to_owned(), expected)
@@ -183,6 +190,14 @@ async fn an_event_names_the_object_of_every_kind_of_path() {
         assert_eq!(event["objectRef"], object, "{target}");
         assert!(event["authenticationMetadata"].is_null());
     }
+    let of_log: Vec<Value> =
+        events.iter().filter(|event| event["auditID"] == "log").cloned().collect();
+    assert_eq!(summary(&of_log), ["ResponseStarted get 204", "ResponseComplete get 204"]);
+    let event = events.iter().find(|event| event["auditID"] == "token").unwrap();
+    let id = &event["annotations"]["authentication.kubernetes.io/issued-credential-id"];
+    assert!(id.as_str().is_some_and(|id| id.starts_with("JTI=")), "{event}");
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(!text.contains(token["status"]["token"].as_str().unwrap()));
     let event = events.iter().find(|event| event["auditID"] == "as-jane").unwrap();
     let constraint = &event["authenticationMetadata"]["impersonationConstraint"];
     assert_eq!(*constraint, "impersonate:user-info");

@@ -19,6 +19,7 @@ use headwater_client::{Cached, Error, Key, Selector};
 use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus,
+    MetricSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{ListParams, Patch, PatchParams};
@@ -132,12 +133,20 @@ impl Autoscaler {
         }
         let recommendation = match self.recommend(autoscaler, &target, status, &client).await {
             Ok(recommendation) => recommendation,
-            Err(error) => {
+            Err(invalid) => {
+                let error = &invalid.first;
                 let why =
                     format!("the HPA was unable to compute the replica count: {}", error.message);
                 status.set("ScalingActive", "False", error.reason, why);
                 cx.warning(autoscaler, error.reason, error.message.clone());
-                let event = format!("invalid metrics: {}", error.message);
+                let event = format!(
+                    "invalid metrics ({} invalid out of {}), first error is: failed to get {} metric \
+                     value: {}",
+                    invalid.count,
+                    spec.metrics.as_ref().map_or(0, Vec::len),
+                    error.what,
+                    error.message
+                );
                 cx.warning(autoscaler, "FailedComputeMetricsReplicas", event);
                 return Ok(());
             }
@@ -197,23 +206,42 @@ impl Autoscaler {
         target: &ScaleTarget,
         status: &mut NewStatus,
         client: &Client,
-    ) -> Result<Recommendation, MetricError> {
+    ) -> Result<Recommendation, InvalidMetrics> {
         let namespace = autoscaler.namespace().unwrap_or_default();
-        let usage = usage(client, namespace, &target.selector).await?;
-        let selector = target.selector.parse::<Selector>().map_err(|error| MetricError {
-            reason: "InvalidSelector",
-            message: format!("the target's selector is invalid: {error}"),
+        let specs = autoscaler.spec.metrics.as_deref().unwrap_or_default();
+        let is_measured =
+            |spec: &MetricSpec| spec.resource.is_some() || spec.container_resource.is_some();
+        let usage = match specs.iter().any(is_measured) {
+            true => usage(client, namespace, &target.selector).await,
+            false => Ok(UsageByPod::new()),
+        };
+        let selector = target.selector.parse::<Selector>().map_err(|error| InvalidMetrics {
+            first: MetricError {
+                reason: "InvalidSelector",
+                message: format!("the target's selector is invalid: {error}"),
+                what: "any".to_owned(),
+            },
+            count: specs.len(),
         })?;
         let snapshot = self.pods.snapshot();
         let pods = snapshot.in_namespace(namespace).map(|(_, pod)| Arc::clone(pod));
         let pods: Vec<Arc<Pod>> =
             pods.filter(|pod| selector.matches(&**pod) && pod.is_active()).collect();
-        let (mut best, mut failure): (Option<Recommendation>, Option<MetricError>) = (None, None);
+        let (mut best, mut invalid): (Option<Recommendation>, Option<InvalidMetrics>) =
+            (None, None);
         let mut current_metrics = Vec::new();
-        for spec in autoscaler.spec.metrics.iter().flatten() {
-            let found = ResourceMetric::of(spec).and_then(|metric| {
+        for spec in specs {
+            let found = ResourceMetric::of(spec, namespace).and_then(|metric| {
+                let usage = match &usage {
+                    Ok(usage) => usage,
+                    Err(why) => {
+                        let resource = metric.resource;
+                        let why = format!("unable to get metrics for resource {resource}: {why}");
+                        return metric.failed(&why);
+                    }
+                };
                 let samples: Vec<PodSample> =
-                    pods.iter().map(|pod| sample(pod, metric.resource, &usage)).collect();
+                    pods.iter().map(|pod| sample(pod, metric.resource, usage)).collect();
                 metric.recommend(target.current, &samples)
             });
             match found {
@@ -223,20 +251,32 @@ impl Autoscaler {
                         best = Some(found);
                     }
                 }
-                Err(error) => drop(failure.get_or_insert(error)),
+                Err(first) => {
+                    invalid.get_or_insert(InvalidMetrics { first, count: 0 }).count += 1;
+                }
             }
         }
         status.status.current_metrics = (!current_metrics.is_empty()).then_some(current_metrics);
-        let none = || MetricError {
-            reason: "InvalidMetricSourceType",
-            message: "the autoscaler has no metrics".to_owned(),
+        let none = || InvalidMetrics {
+            first: MetricError {
+                reason: "InvalidMetricSourceType",
+                message: "the autoscaler has no metrics".to_owned(),
+                what: "any".to_owned(),
+            },
+            count: 0,
         };
-        match (best, failure) {
+        match (best, invalid) {
             (Some(best), None) => Ok(best),
-            (Some(best), Some(_)) if best.replicas > target.current => Ok(best),
-            (_, failure) => Err(failure.unwrap_or_else(none)),
+            (Some(best), Some(_)) if best.replicas >= target.current => Ok(best),
+            (_, invalid) => Err(invalid.unwrap_or_else(none)),
         }
     }
+}
+
+/// Metrics that cannot be evaluated.
+struct InvalidMetrics {
+    first: MetricError,
+    count: usize,
 }
 
 async fn target(
@@ -259,19 +299,13 @@ async fn target(
 /// What the containers of each pod use: container, resource, amount in billionths.
 type UsageByPod = BTreeMap<String, BTreeMap<String, BTreeMap<String, i128>>>;
 
-async fn usage(
-    client: &Client,
-    namespace: &str,
-    selector: &str,
-) -> Result<UsageByPod, MetricError> {
+async fn usage(client: &Client, namespace: &str, selector: &str) -> Result<UsageByPod, String> {
     let kind = GroupVersionKind::gvk("metrics.k8s.io", "v1beta1", "PodMetrics");
     let resource = ApiResource::from_gvk_with_plural(&kind, "pods");
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     let listed = api.list(&ListParams::default().labels(selector)).await;
-    let listed = listed.map_err(|error| MetricError {
-        reason: "FailedGetResourceMetric",
-        message: format!("unable to fetch metrics from resource metrics API: {error}"),
-    })?;
+    let listed = listed
+        .map_err(|error| format!("unable to fetch metrics from resource metrics API: {error}"))?;
     let containers = |pod: &DynamicObject| {
         let all = pod.data["containers"].as_array().into_iter().flatten();
         let each = all.filter_map(|container| {
@@ -298,7 +332,8 @@ fn sample(pod: &Pod, resource: &str, usage: &UsageByPod) -> PodSample {
         let each = containers.iter();
         each.filter_map(|(name, used)| Some((name.clone(), *used.get(resource)?))).collect()
     });
-    PodSample { is_ready: pod.is_ready(), requests: requests.collect(), usage: used }
+    let name = pod.name().to_owned();
+    PodSample { name, is_ready: pod.is_ready(), requests: requests.collect(), usage: used }
 }
 
 /// A status that is being computed.

@@ -341,6 +341,11 @@ pub(crate) struct ServeFlags {
           hide_short_help = true)]
     pub(crate) from_until: Option<TimePoint>,
 
+    /// Whether annotations may route webhooks and ports to this machine; set by `dev`, not by a
+    /// flag.
+    #[arg(skip)]
+    pub(crate) honors_forwarding: bool,
+
     /// Certificates to use instead of generated ones; set by `envtest`, not by a flag.
     #[arg(skip)]
     pub(crate) certificates: Option<Pki>,

@@ -32,7 +32,7 @@ use headwater_server::service_account::Issuer;
 use headwater_server::tls::Acceptor;
 use headwater_server::token_file::TokenFile;
 use headwater_server::token_webhook::TokenWebhook;
-use headwater_server::{Limits, Loopback, Options, Running, Settings, start};
+use headwater_server::{Forwarding, Limits, Loopback, Options, Running, Settings, start};
 use headwater_store::Store;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet, spawn_blocking};
@@ -57,6 +57,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 pub(crate) async fn dev(mut flags: ServeFlags) -> Result<()> {
     flags.controller_flags.controllers.get_or_insert_with(ControllerSelection::all);
     flags.ui_bind.get_or_insert(UiBind::At((Ipv4Addr::LOCALHOST, 0).into()));
+    flags.honors_forwarding = true;
     serve(flags, None).await
 }
 
@@ -576,6 +577,10 @@ fn settings(flags: &ServeFlags) -> Result<Settings> {
         true => Loopback::Callable,
         false => Loopback::Refused,
     };
+    let forwarding = match flags.honors_forwarding && flags.bind.ip().is_loopback() {
+        true => Forwarding::Honored,
+        false => Forwarding::Ignored,
+    };
     let limits = Limits {
         watches_max: flags.max_watches,
         watches_per_user_max: flags.max_watches_per_user,
@@ -593,7 +598,7 @@ fn settings(flags: &ServeFlags) -> Result<Settings> {
     let controllers = flags.controller_flags.controllers.as_ref();
     let makes_accounts = controllers.is_some_and(|selected| selected.has("serviceaccount"));
     let admission = flags.admission.settings(makes_accounts)?;
-    Ok(Settings { webhooks_on_loopback, limits, admission, ..Settings::default() })
+    Ok(Settings { webhooks_on_loopback, forwarding, limits, admission, ..Settings::default() })
 }
 
 fn cache_options(flags: &ServeFlags) -> CacheOptions {

@@ -66,8 +66,8 @@ pub use front::{
 };
 pub use kinds::openapi;
 pub use kinds::registry::{self, Registry};
-pub use outgoing::Loopback;
 pub use outgoing::upstream::{PassedCredential, ReviewKind, Upstream};
+pub use outgoing::{Forwarding, Loopback};
 pub use relayed::{HeldPart, HeldResource};
 pub use request::authorize::{self as authorization, Authorization};
 pub use request::flow::limits::Limits;

@@ -33,6 +33,7 @@ mod resolve;
 mod bundle;
 mod any_certificate;
 mod forward;
+mod forwarding;
 pub(crate) mod kubeconfig;
 mod trust;
 pub(crate) mod upstream;
@@ -40,7 +41,9 @@ pub(crate) mod upstream;
 pub use dial::Loopback;
 use dial::dial;
 pub(crate) use forward::hop_by_hop;
-use resolve::resolve;
+pub use forwarding::Forwarding;
+use forwarding::Unrouted;
+use resolve::{NoRoute, ServiceRoute, resolve};
 use trust::Trust;
 
 use crate::lock::lock;
@@ -202,6 +205,9 @@ fn clean(path: &str) -> String {
 /// Calls endpoints.
 pub(crate) struct Caller {
     loopback: Loopback,
+    forwarding: Forwarding,
+    /// The Services without a route, until somebody reports them.
+    unrouted: Unrouted,
     trust: Trust,
     idle: Mutex<HashMap<WebhookEndpoint, Vec<SendRequest<Full<Bytes>>>>>,
     /// The tasks that drive the connections.
@@ -210,9 +216,11 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// A client without connections.
-    pub(crate) fn new(loopback: Loopback) -> Caller {
+    pub(crate) fn new(loopback: Loopback, forwarding: Forwarding) -> Caller {
         Caller {
             loopback,
+            forwarding,
+            unrouted: Unrouted::default(),
             trust: Trust::default(),
             idle: Mutex::default(),
             connections: Mutex::default(),
@@ -317,8 +325,13 @@ impl Caller {
                 Err(Unanswered::Sent(why)) => return Err(Failure::Post(why)),
             }
         }
-        let mut sender = self.connect(cache, place).await?;
+        let (mut sender, is_forwarded) = self.connect(cache, place).await?;
         match send(&mut sender, place, &message).await {
+            // The annotation may name another process next time.
+            Ok(answer) if is_forwarded => {
+                let (code, bytes) = collect(answer).await?;
+                checked(code, bytes)
+            }
             Ok(answer) => self.finish(place, sender, answer).await,
             Err(Unanswered::NotSent(why) | Unanswered::Sent(why)) => Err(Failure::Post(why)),
         }
@@ -330,30 +343,9 @@ impl Caller {
         sender: SendRequest<Full<Bytes>>,
         answer: http::Response<hyper::body::Incoming>,
     ) -> Result<Bytes, Failure> {
-        let code = answer.status();
-        let bytes = match Limited::new(answer.into_body(), ANSWER_MAX).collect().await {
-            Ok(collected) => collected.to_bytes(),
-            Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-                let why = format!("the answer is larger than {ANSWER_MAX} bytes");
-                return Err(Failure::Answer(why));
-            }
-            Err(error) => return Err(Failure::Answer(format!("unexpected EOF: {error}"))),
-        };
+        let (code, bytes) = collect(answer).await?;
         self.keep(place, sender);
-        if code != StatusCode::OK {
-            let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_MAX)]);
-            let text = text.trim();
-            return Err(Failure::Answer(match text.is_empty() {
-                true => format!(
-                    "the server responded with the status code {} but did not return more information",
-                    code.as_u16()
-                ),
-                false => format!(
-                    "an error on the server ({text:?}) has prevented the request from succeeding"
-                ),
-            }));
-        }
-        Ok(bytes)
+        checked(code, bytes)
     }
 
     fn take(&self, place: &WebhookEndpoint) -> Option<SendRequest<Full<Bytes>>> {
@@ -378,12 +370,13 @@ impl Caller {
         }
     }
 
+    /// A new connection, and whether it leads to the process that an annotation names.
     async fn connect(
         &self,
         cache: &Cache,
         place: &WebhookEndpoint,
-    ) -> Result<SendRequest<Full<Bytes>>, Failure> {
-        let stream = self.open(cache, place).await.map_err(Failure::Post)?;
+    ) -> Result<(SendRequest<Full<Bytes>>, bool), Failure> {
+        let (stream, is_forwarded) = self.open(cache, place).await.map_err(Failure::Post)?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| Failure::Post(error.to_string()))?;
@@ -391,22 +384,43 @@ impl Caller {
             // An error is reported by the call that used the connection.
             let _ = connection.await;
         });
-        Ok(sender)
+        Ok((sender, is_forwarded))
     }
 
-    /// A connection to an endpoint.
+    /// A connection to an endpoint, and whether it leads to the process that an annotation names.
     async fn open(
         &self,
         cache: &Cache,
         place: &WebhookEndpoint,
-    ) -> Result<TlsStream<TcpStream>, String> {
-        let addresses = resolve(cache, &place.target).await?;
-        let socket = dial(&addresses, self.loopback).await?;
+    ) -> Result<(TlsStream<TcpStream>, bool), String> {
+        let route = resolve(cache, &place.target, self.forwarding).await;
+        let (socket, is_forwarded) = match route {
+            Ok(ServiceRoute::Addresses(addresses)) => {
+                (dial(&addresses, self.loopback).await?, false)
+            }
+            Ok(ServiceRoute::Forwarded(address)) => {
+                (dial(&[address], Loopback::Callable).await?, true)
+            }
+            Err(NoRoute::Simulated { namespace, name }) => {
+                let why = self.forwarding.advice(&namespace, &name);
+                self.unrouted.add(namespace, name);
+                return Err(why);
+            }
+            Err(NoRoute::Failed(why)) => return Err(why),
+        };
         let name =
             ServerName::try_from(place.server_name()).map_err(|error| format!("tls: {error}"))?;
         let config = self.trust.config(place).await?;
         let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
-        stream.map_err(|error| trust::explain(&error))
+        Ok((stream.map_err(|error| trust::explain(&error))?, is_forwarded))
+    }
+
+    /// The next Service of simulated pods that was called without a route, by namespace and name, and
+    /// what helps.
+    pub(crate) async fn unrouted(&self) -> (String, String, String) {
+        let (namespace, name) = self.unrouted.next().await;
+        let advice = self.forwarding.advice(&namespace, &name);
+        (namespace, name, advice)
     }
 
     /// Runs the task of a connection.
@@ -415,6 +429,38 @@ impl Caller {
         while connections.try_join_next().is_some() {}
         connections.spawn(connection);
     }
+}
+
+/// Reads an answer.
+async fn collect(
+    answer: http::Response<hyper::body::Incoming>,
+) -> Result<(StatusCode, Bytes), Failure> {
+    let code = answer.status();
+    match Limited::new(answer.into_body(), ANSWER_MAX).collect().await {
+        Ok(collected) => Ok((code, collected.to_bytes())),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            Err(Failure::Answer(format!("the answer is larger than {ANSWER_MAX} bytes")))
+        }
+        Err(error) => Err(Failure::Answer(format!("unexpected EOF: {error}"))),
+    }
+}
+
+/// The content of an answer that reports success.
+fn checked(code: StatusCode, bytes: Bytes) -> Result<Bytes, Failure> {
+    if code == StatusCode::OK {
+        return Ok(bytes);
+    }
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_MAX)]);
+    let text = text.trim();
+    Err(Failure::Answer(match text.is_empty() {
+        true => format!(
+            "the server responded with the status code {} but did not return more information",
+            code.as_u16()
+        ),
+        false => {
+            format!("an error on the server ({text:?}) has prevented the request from succeeding")
+        }
+    }))
 }
 
 /// Why a call failed: in transport, or in the response.

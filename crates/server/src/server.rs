@@ -31,7 +31,7 @@ use crate::kinds::registry::{Registry, Served};
 use crate::kinds::remote::RemoteVersions;
 use crate::live::LiveResources;
 use crate::outgoing::upstream::Upstream;
-use crate::outgoing::{Caller, ClientCredential, Loopback};
+use crate::outgoing::{Caller, ClientCredential, Forwarding, Loopback};
 use crate::relayed::{HeldResource, Relayed};
 use crate::request::authorize::Authorization;
 use crate::request::flow::FlowControl;
@@ -107,6 +107,8 @@ pub struct Settings {
     pub recheck_watches: Option<Duration>,
     /// Whether webhooks on this machine may be called.
     pub webhooks_on_loopback: Loopback,
+    /// Whether Services and Pods may name a process on this machine that replies in their place.
+    pub forwarding: Forwarding,
     /// Limits on what it does at a time.
     pub limits: Limits,
     /// What admission does.
@@ -121,6 +123,7 @@ impl Default for Settings {
             bookmark_every: Duration::from_secs(60),
             recheck_watches: None,
             webhooks_on_loopback: Loopback::Callable,
+            forwarding: Forwarding::Ignored,
             limits: Limits::default(),
             admission: AdmissionSettings::default(),
         }
@@ -192,7 +195,7 @@ impl Server {
             None => builtin.with(rows),
         };
         observe::cache(&metrics, &cache);
-        let caller = Caller::new(settings.webhooks_on_loopback);
+        let caller = Caller::new(settings.webhooks_on_loopback, settings.forwarding);
         let shared = Shared {
             service_accounts: ServiceAccounts::new(issuer, cache.clone(), clock.clone()),
             flow: FlowControl::new(&cache, settings.limits, settings.request_timeout, &metrics),

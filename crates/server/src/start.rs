@@ -91,6 +91,7 @@ pub async fn start(store: Arc<dyn Store>, options: Options) -> Result<Running, E
     running.run(|stop| server.clone().keep_flow_control(stop));
     server.ensure_api_services().await.map_err(Error::Bootstrap)?;
     running.run(|stop| server.clone().keep_api_services(stop));
+    running.run(|stop| server.clone().report_unrouted(stop));
     Ok(running)
 }
 

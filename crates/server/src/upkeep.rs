@@ -4,7 +4,8 @@
 //! endpoints of the `kubernetes` service; `after_write` does what follows a write; `flow_objects`
 //! keeps those of flow control; `follow` waits for changes; `definitions` settles custom resource
 //! definitions; `cleanup` deletes the objects of deleted definitions; `roles` creates the default
-//! roles and bindings; `aggregation` fills aggregated roles; `api_services` keeps the APIServices.
+//! roles and bindings; `aggregation` fills aggregated roles; `api_services` keeps the APIServices;
+//! `unrouted` reports Services that cannot be called.
 
 pub(crate) mod bootstrap;
 pub mod presence;
@@ -16,3 +17,4 @@ mod cleanup;
 pub(crate) mod roles;
 mod aggregation;
 mod api_services;
+mod unrouted;

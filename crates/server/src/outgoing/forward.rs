@@ -56,7 +56,7 @@ impl Caller {
         let host = host.map_err(|_| "the name of the service is not a host".to_owned())?;
         request.headers_mut().insert(header::HOST, host);
         let opened = tokio::time::timeout(CONNECT_MAX, self.open(cache, place)).await;
-        let stream = opened.map_err(|_| "dial tcp: i/o timeout".to_owned())??;
+        let (stream, _) = opened.map_err(|_| "dial tcp: i/o timeout".to_owned())??;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| error.to_string())?;
         self.drive(async move {

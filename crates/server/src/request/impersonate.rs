@@ -329,7 +329,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
-    use crate::outgoing::{Caller, Loopback};
+    use crate::outgoing::{Caller, Forwarding, Loopback};
     use crate::request::authorize::Authorization;
     use crate::system::metrics::Metrics;
 
@@ -346,7 +346,7 @@ mod tests {
     fn run(caller: Arc<Identity>, headers: &mut HeaderMap) -> Result<Arc<Identity>, Status> {
         let store = Arc::new(headwater_store::Memory::default());
         let cacher = headwater_cache::Cacher::new(store, headwater_cache::Options::default());
-        let outgoing = Arc::new(Caller::new(Loopback::Refused));
+        let outgoing = Arc::new(Caller::new(Loopback::Refused, Forwarding::Ignored));
         let metrics = Metrics::new();
         let access =
             AccessControl::new(&cacher.handle(), Authorization::default(), outgoing, &metrics);

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use headwater_api::SystemClock;
 use headwater_cache::Options as CacheOptions;
 use headwater_json::{Value, json};
-use headwater_server::Settings;
 use headwater_server::pki::{self, Pki};
+use headwater_server::{Forwarding, Settings};
 use http_body_util::{BodyExt, Full};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -613,6 +613,98 @@ async fn a_webhook_service_is_resolved_by_endpoints_or_external_name() {
     api.create("/api/v1/namespaces/ns/services", &other).await;
     api.create(CMS, &config_map("a")).await;
     assert_eq!(hook.asked().len(), 1);
+}
+
+/// A Service whose one pod runs on a simulated node.
+async fn simulated_service(api: &Api) {
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "node-0", "labels": {"headwater.dev/simulated": ""}},
+    });
+    api.create("/api/v1/nodes", &node).await;
+    api.create(PODS, &pod("hook-0", "node-0")).await;
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "hook"},
+        "spec": {"ports": [{"port": 443, "targetPort": 9443}]},
+    });
+    api.create(SERVICES, &service).await;
+    let target = json!({"kind": "Pod", "namespace": "ns", "name": "hook-0"});
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "hook-1", "labels": {"kubernetes.io/service-name": "hook"}},
+        "endpoints": [{"addresses": ["10.64.0.2"], "nodeName": "node-0", "targetRef": target}],
+        "ports": [{"name": "", "port": 9443}],
+    });
+    api.create("/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices", &slice).await;
+}
+
+const SERVICES: &str = "/api/v1/namespaces/ns/services";
+
+/// A validating webhook at the Service `hook`, with simulated pods.
+async fn with_simulated_service(hook: &Hook, forwarding: Forwarding, policy: &str) -> Api {
+    let settings = Settings { forwarding, ..Settings::default() };
+    let api = Api::with(settings, CacheOptions::default()).await;
+    simulated_service(&api).await;
+    let mut webhook = hook.webhook();
+    webhook["failurePolicy"] = policy.into();
+    webhook["clientConfig"] = json!({
+        "service": {"namespace": "ns", "name": "hook"}, "caBundle": hook.authority,
+    });
+    let object = json!({"metadata": {"name": "hooks"}, "webhooks": [webhook]});
+    api.create(VALIDATING, &object).await;
+    api
+}
+
+fn forward_to(address: &str) -> Value {
+    json!({"metadata": {"annotations": {"headwater.dev/forward-to": address}}})
+}
+
+#[tokio::test]
+async fn a_webhook_in_simulated_pods_is_not_called_and_an_event_tells_how_to_route_it() {
+    let hook = Hook::start(|_| allow()).await;
+    let api = with_simulated_service(&hook, Forwarding::Honored, "Fail").await;
+    let answer = api.post(CMS, &config_map("a")).await;
+    answer.is(500, "the pods of service ns/hook are simulated");
+    answer.is(500, "headwater.dev/forward-to=127.0.0.1:PORT");
+    let events = "/api/v1/namespaces/ns/events?fieldSelector=involvedObject.name=hook";
+    let mut list = api.get(events).await.json();
+    while list["items"].as_array().is_none_or(Vec::is_empty) {
+        tokio::task::yield_now().await;
+        list = api.get(events).await.json();
+    }
+    let event = &list["items"][0];
+    assert_eq!(
+        (&event["type"], &event["involvedObject"]["kind"]),
+        (&json!("Warning"), &json!("Service"))
+    );
+    assert!(event["message"].as_str().unwrap().contains("headwater.dev/forward-to"), "{event}");
+    let ignoring = with_simulated_service(&hook, Forwarding::Ignored, "Ignore").await;
+    ignoring.create(CMS, &config_map("a")).await;
+    assert_eq!(hook.asked().len(), 0);
+}
+
+#[tokio::test]
+async fn an_annotation_of_the_service_or_pod_routes_a_webhook_to_a_process_on_loopback() {
+    let hook = Hook::start(|_| allow()).await;
+    let here = format!("127.0.0.1:{}", hook.port);
+    for target in [format!("{SERVICES}/hook"), format!("{PODS}/hook-0")] {
+        let api = with_simulated_service(&hook, Forwarding::Honored, "Fail").await;
+        for elsewhere in ["10.0.0.1:9443", "169.254.169.254:80", "localhost:9443", "127.0.0.1"] {
+            api.merge(&target, &forward_to(elsewhere)).await.is(200, "");
+            api.post(CMS, &config_map("a")).await.is(500, "must be a loopback address with a port");
+        }
+        api.merge(&target, &forward_to(&here)).await.is(200, "");
+        api.create(CMS, &config_map("a")).await;
+        assert_eq!(hook.asked().len(), 1, "{target}");
+        // The next call follows the annotation, not the connection of the last one.
+        api.merge(&target, &forward_to("nowhere")).await.is(200, "");
+        api.post(CMS, &config_map("b")).await.is(500, "must be a loopback address with a port");
+        // Only `headwater dev` honours it.
+        let api = with_simulated_service(&hook, Forwarding::Ignored, "Fail").await;
+        api.merge(&target, &forward_to(&here)).await.is(200, "");
+        api.post(CMS, &config_map("a")).await.is(500, "are simulated");
+        assert_eq!(hook.asked().len(), 0);
+    }
 }
 
 #[tokio::test]

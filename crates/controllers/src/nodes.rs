@@ -17,7 +17,9 @@ mod pod_lifecycle;
 mod node;
 pub mod rules;
 mod pod_status;
+mod probes;
 mod references;
+pub mod replies;
 mod timers;
 
 pub(crate) use self::kubelet::prepare as kubelet;

@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::ObjectMeta;
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 pub use self::references::{PodReference, SourceReference};
 
@@ -87,16 +88,37 @@ pub struct Container {
     /// The ConfigMaps and Secrets that `envFrom` needs.
     #[serde(default, rename = "envFrom", deserialize_with = "references::variable_sources")]
     pub variable_sources: Vec<PodReference>,
-    pub readiness_probe: Option<Probe>,
-    pub startup_probe: Option<Probe>,
+    pub readiness_probe: Option<Box<Probe>>,
+    pub startup_probe: Option<Box<Probe>>,
+    pub liveness_probe: Option<Box<Probe>>,
+    pub lifecycle: Option<Box<ContainerHooks>>,
 }
 
-/// The delay of a probe.
+/// What runs before a container ends.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct ContainerHooks {
+    pub pre_stop: Option<HookHandler>,
+}
+
+/// A handler; only the one that sleeps is known.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct HookHandler {
+    pub sleep: Option<core::SleepAction>,
+}
+
+/// When a probe runs, and what it takes to fail.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "the names are those of the API")]
 pub struct Probe {
     pub initial_delay_seconds: Option<i32>,
+    pub period_seconds: Option<i32>,
+    pub failure_threshold: Option<i32>,
+    pub success_threshold: Option<i32>,
 }
 
 /// The resources of a container.
@@ -161,6 +183,9 @@ pub struct ContainerStatus {
     pub restart_count: i32,
     #[serde(default, deserialize_with = "nullable")]
     pub state: ContainerState,
+    /// How it ended before its last restart, as it was written.
+    #[serde(default, deserialize_with = "unless_empty")]
+    pub last_state: Option<Box<Value>>,
 }
 
 /// Waiting, running or terminated; empty until the node reports the state.
@@ -296,6 +321,15 @@ where
     T: Default + Deserialize<'de>,
 {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// Deserializes an object without members as `None`.
+fn unless_empty<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Box<Value>>, D::Error> {
+    let value = Option::<Value>::deserialize(deserializer)?;
+    let has_members = |value: &Value| value.as_object().is_some_and(|members| !members.is_empty());
+    Ok(value.filter(has_members).map(Box::new))
 }
 
 /// As [`nullable`], without spare capacity: most lists have one element.

@@ -1,4 +1,4 @@
-//! Saturating arithmetic with timestamps that come from objects.
+//! Durations in text, and saturating arithmetic with timestamps that come from objects.
 
 use std::time::Duration;
 
@@ -12,6 +12,11 @@ pub(crate) fn after(time: Timestamp, seconds: impl Into<i64>) -> Timestamp {
 /// The duration from `now` until `due`; zero if `due` has passed.
 pub(crate) fn until(now: Timestamp, due: Timestamp) -> Duration {
     Duration::try_from(due.duration_since(now)).unwrap_or(Duration::ZERO)
+}
+
+/// Parses `200ms`, `2s`, `1m30s`.
+pub(crate) fn parse(text: &str) -> Option<Duration> {
+    text.trim().parse::<SignedDuration>().ok()?.try_into().ok()
 }
 
 #[cfg(test)]

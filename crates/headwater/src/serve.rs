@@ -116,7 +116,7 @@ pub(crate) async fn serve(mut flags: ServeFlags, replay: Option<ReplayPlan>) -> 
         fill_from(&*store, path, flags.from_until.as_ref(), flags.memory).await?;
     }
     let replay = replay.map(|plan| (plan, Arc::clone(&store)));
-    let controllers = LocalControllers::new(&flags.controller_flags, stages);
+    let controllers = LocalControllers::new(&flags.controller_flags, stages.clone());
     let has_nodes = controllers.as_ref().is_some_and(LocalControllers::has_nodes);
     let mut running = start(
         store,
@@ -131,7 +131,7 @@ pub(crate) async fn serve(mut flags: ServeFlags, replay: Option<ReplayPlan>) -> 
             cache: cache_options(&flags),
             settings: settings(&flags)?,
             audit,
-            containers: has_nodes.then(SimulatedContainers::runtime),
+            containers: has_nodes.then(|| SimulatedContainers::runtime(stages)),
             ..Options::new(certificates.issuer()?)
         },
     )

@@ -1,7 +1,7 @@
 //! The containers of pods, as far as somebody runs or simulates them.
 //!
-//! River: `pods/log`, `pods/exec`, `pods/attach`, `metrics.k8s.io` → **containers** → a runtime that
-//! the process provides. Without one these requests get 501, and there are no metrics.
+//! River: `pods/log`, `pods/exec`, `pods/attach`, `pods/portforward`, `metrics.k8s.io` →
+//! **containers** → a runtime that the process provides. Without one these requests get 501, and there are no metrics.
 //! Promise: a runtime decides from the pod and the time alone. It never blocks, and it is bounded
 //! by the limits that it is given.
 
@@ -21,6 +21,9 @@ pub trait ContainerRuntime: fmt::Debug + Send + Sync {
 
     /// What a command in a container replies.
     fn exec(&self, request: &ExecRequest<'_>) -> ExecReply;
+
+    /// What a pod replies to an HTTP request at one of its ports.
+    fn http(&self, request: &HttpRequest<'_>) -> HttpReply;
 
     /// What the containers of these pods use, as far as they run.
     fn usage(&self, pods: &[Bytes], now: Timestamp) -> Vec<PodUsage>;
@@ -118,4 +121,28 @@ pub struct ExecReply {
     pub error: String,
     /// The exit code; `None` while it waits for more input.
     pub exit_code: Option<i32>,
+}
+
+/// An HTTP request at a port of a pod.
+#[derive(Clone, Copy, Debug)]
+pub struct HttpRequest<'a> {
+    /// The pod, as JSON.
+    pub pod: &'a [u8],
+    /// The port.
+    pub port: u16,
+    /// The method.
+    pub method: &'a str,
+    /// The path with its query.
+    pub path: &'a str,
+}
+
+/// The reply to an HTTP request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HttpReply {
+    /// The status code.
+    pub status: u16,
+    /// Headers with their values.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: String,
 }

@@ -4,21 +4,22 @@
 //! Promise: pure; the same pod, window and command give the same answer. Nothing is kept: a line
 //! that is due every second exists because the time has passed.
 
-use std::collections::BTreeMap;
-
+use headwater_api::clock::rfc3339;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::rules::parse;
+use crate::time::parse;
+
+use super::replies::ExecReplies;
 
 /// The pod annotation with the lines that its containers write when they start.
 pub const LOG_START: &str = "headwater.dev/log-start";
-/// The pod annotation with the line that its containers write again and again; `{n}`, `{pod}` and
-/// `{container}` are replaced.
+/// The pod annotation with the lines that its containers write again and again, one after the other;
+/// `{n}`, `{time}`, `{pod}` and `{container}` are replaced.
 pub const LOG_LINE: &str = "headwater.dev/log-line";
 /// The pod annotation with the period of [`LOG_LINE`]; a second by default.
 pub const LOG_EVERY: &str = "headwater.dev/log-every";
-/// The pod annotation with replies to commands: a YAML map from a command line to its output.
+/// The pod annotation with replies to commands, see [`ExecReplies`].
 pub const EXEC_REPLIES: &str = "headwater.dev/exec-replies";
 
 /// Lines between the start of a container and its readiness are this far apart.
@@ -35,14 +36,13 @@ pub type TimedLine = (Timestamp, String);
 /// # Errors
 /// A sentence for the client: the container waits, or was not restarted.
 pub fn log(
-    pod: &[u8],
+    pod: &Value,
     container: &str,
     previous: bool,
     window: (Timestamp, Timestamp),
     max: usize,
 ) -> Result<(Vec<TimedLine>, bool), String> {
-    let pod: Value = serde_json::from_slice(pod).map_err(|error| error.to_string())?;
-    let run = ContainerRun::of(&pod, container, previous)?;
+    let run = ContainerRun::of(pod, container, previous)?;
     let (after, until) = window;
     let mut lines = run.start_lines();
     lines.retain(|(time, _)| *time > after && *time <= until);
@@ -135,7 +135,10 @@ impl<'a> ContainerRun<'a> {
 
     /// The last lines that are written periodically, at most `max`.
     fn periodic_lines(&self, after: Timestamp, until: Timestamp, max: usize) -> Vec<TimedLine> {
-        let Some(text) = self.annotation(LOG_LINE) else { return Vec::new() };
+        let texts: Vec<&str> = self.annotation(LOG_LINE).into_iter().flat_map(str::lines).collect();
+        if texts.is_empty() {
+            return Vec::new();
+        }
         let every = self.annotation(LOG_EVERY).and_then(parse).map_or(1_000, |it| it.as_millis());
         let every = i128::try_from(every).unwrap_or(i128::MAX).max(10);
         let until = self.ended.map_or(until, |ended| ended.min(until));
@@ -151,9 +154,11 @@ impl<'a> ContainerRun<'a> {
         let line = |number: i128| {
             let offset = i64::try_from(number.saturating_mul(every)).unwrap_or(i64::MAX);
             let time = self.started.saturating_add(SignedDuration::from_millis(offset));
-            let text = text.replace("{n}", &number.to_string());
+            let time = time.unwrap_or(self.started);
+            let turn = usize::try_from(number - 1).unwrap_or(0) % texts.len();
+            let text = texts[turn].replace("{n}", &number.to_string());
             let text = text.replace("{pod}", pod).replace("{container}", self.name);
-            (time.unwrap_or(self.started), text)
+            (time, text.replace("{time}", &rfc3339(time)))
         };
         (first..=last).map(line).collect()
     }
@@ -193,14 +198,13 @@ fn failed(error: impl Into<String>, code: i32) -> CommandReply {
 
 /// The reply of a command in a container; `input` are lines for a shell or a filter.
 pub fn exec(
-    pod: &[u8],
+    pod: &Value,
     container: &str,
     command: &[String],
     input: Option<&str>,
     now: Timestamp,
 ) -> CommandReply {
-    let Ok(pod) = serde_json::from_slice::<Value>(pod) else { return failed("no such pod\n", 1) };
-    let shell = Shell { pod: &pod, container, now };
+    let shell = Shell { pod, container, now };
     let words: Vec<&str> = command.iter().map(String::as_str).collect();
     match (words.as_slice(), input) {
         ([program, "-c" | "-ec" | "-lc", script, ..], _) if is_shell(program) => {
@@ -296,9 +300,7 @@ impl Shell<'_> {
     /// The reply that the pod's annotation has for a command line.
     fn canned(&self, line: &str) -> Option<CommandReply> {
         let text = self.pod["metadata"]["annotations"][EXEC_REPLIES].as_str()?;
-        let replies: BTreeMap<String, String> = serde_saphyr::from_str(text).ok()?;
-        let reply = replies.get(line)?;
-        Some(done(format!("{}\n", reply.trim_end_matches('\n'))))
+        ExecReplies::parse(text).ok()?.reply(line)
     }
 
     fn hostname(&self) -> &str {
@@ -334,7 +336,7 @@ mod tests {
 
     use super::*;
 
-    fn pod(change: Value) -> Vec<u8> {
+    fn pod(change: Value) -> Value {
         let mut value = json!({
             "metadata": {"name": "web-0"},
             "spec": {"containers": [{"name": "c", "image": "nginx", "ports": [{"containerPort": 80}],
@@ -343,14 +345,14 @@ mod tests {
                 "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]},
         });
         crate::fixture::merge(&mut value, &change);
-        value.to_string().into_bytes()
+        value
     }
 
     fn at(text: &str) -> Timestamp {
         format!("2026-01-01T00:00:{text}Z").parse().unwrap()
     }
 
-    fn texts(pod: &[u8], from: &str, until: &str, max: usize) -> Vec<String> {
+    fn texts(pod: &Value, from: &str, until: &str, max: usize) -> Vec<String> {
         let (lines, _) = log(pod, "c", false, (at(from), at(until)), max).unwrap();
         lines.into_iter().map(|(_, text)| text).collect()
     }
@@ -366,6 +368,10 @@ mod tests {
         let web = pod(json!({"metadata": {"annotations": annotations}}));
         assert_eq!(texts(&web, "00", "05", 9), ["two", "web-0 1", "web-0 2"]);
         assert_eq!(texts(&web, "04", "08", 9), ["web-0 3", "web-0 4"]);
+        let turns = json!({LOG_LINE: "INFO {n}\nWARN {time}", LOG_EVERY: "2s", LOG_START: ""});
+        let turns = pod(json!({"metadata": {"annotations": turns}}));
+        let expected = ["INFO 1", "WARN 2026-01-01T00:00:04Z", "INFO 3"];
+        assert_eq!(texts(&turns, "00", "07", 9), expected);
         let all = log(&web, "c", false, (Timestamp::MIN, Timestamp::MAX), 3).unwrap().0;
         assert_eq!(all.len(), 3, "a window without end is bounded");
     }
@@ -390,7 +396,7 @@ mod tests {
         assert!(why.ends_with("is waiting to start: ImagePullBackOff"), "{why}");
     }
 
-    fn run(pod: &[u8], words: &[&str], input: Option<&str>) -> CommandReply {
+    fn run(pod: &Value, words: &[&str], input: Option<&str>) -> CommandReply {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         exec(pod, "c", &words, input, at("00"))
     }

@@ -16,6 +16,7 @@ use crate::pod::{Container, Pod};
 use super::addresses::{self, Addresses};
 use super::pod_lifecycle::{self, PodTransition};
 use super::pod_status::{self, NodeContext};
+use super::probes::ProbeKind;
 use super::timers::Timers;
 use super::{Options, references, rules};
 
@@ -95,16 +96,21 @@ impl Kubelet {
             self.apply(&pod, &PodTransition::ExceedDeadline, number, &cx).await?;
             return Ok(Next::Done);
         }
-        let Some(next) = pod_lifecycle::next(&pod, &self.options.rules.stages_for(&pod)) else {
+        let stages = self.options.rules.stages_for(&pod);
+        let state = pod_lifecycle::current(&pod);
+        let state_began = || pod_lifecycle::state_began(&pod, state);
+        let elapsed = self.timers.elapsed(cx.key(), pod.uid(), state, state_began, now);
+        let next = pod_lifecycle::next(&pod, &stages, elapsed);
+        let due = next.as_ref().map(|next| next.after);
+        let Some(next) = next.filter(|next| next.after <= elapsed) else {
+            let probe = pod_lifecycle::next_probe(&pod, &stages, elapsed);
+            let waits = due.into_iter().chain(probe).map(|due| due - elapsed);
+            if let Some(wait) = waits.chain(deadline).min() {
+                return Ok(Next::After(wait));
+            }
             self.timers.release(cx.key());
-            return Ok(deadline.map_or(Next::Done, Next::After));
+            return Ok(Next::Done);
         };
-        let state_began = || pod_lifecycle::state_began(&pod, next.state);
-        let elapsed = self.timers.elapsed(cx.key(), pod.uid(), next.state, state_began, now);
-        if elapsed < next.after {
-            let wait = next.after - elapsed;
-            return Ok(Next::After(deadline.map_or(wait, |deadline| wait.min(deadline))));
-        }
         if let PodTransition::Start { .. } = next.transition
             && let Some(missing) = references::first_missing(&pod, &cx).await?
         {
@@ -217,11 +223,19 @@ fn record_event(pod: &Pod, transition: &PodTransition, cx: &Context) {
                 cx.normal(pod, "BackOff", format_args!("Back-off pulling image {image:?}"));
             }
         }
-        PodTransition::BackOff { .. } => cx.warning(
-            pod,
-            "BackOff",
-            format_args!("Back-off restarting failed container {}", containers()),
-        ),
+        PodTransition::BecomeUnready => record_unhealthy(pod, ProbeKind::Readiness, cx),
+        PodTransition::BackOff { exit, .. } => {
+            record_killing(pod, exit.probe, "will be restarted", cx);
+            for one in &pod.spec.containers {
+                let (name, pod_name) = (&one.name, pod_status::full_name(pod));
+                let message =
+                    format!("Back-off restarting failed container {name} in pod {pod_name}");
+                cx.warning(pod, "BackOff", message);
+            }
+        }
+        PodTransition::End { exit, .. } => {
+            record_killing(pod, exit.probe, "will not be restarted", cx);
+        }
         PodTransition::ExceedDeadline => cx.normal(
             pod,
             "DeadlineExceeded",
@@ -231,6 +245,22 @@ fn record_event(pod: &Pod, transition: &PodTransition, cx: &Context) {
             cx.normal(pod, "Killing", format_args!("Stopping container {}", containers()));
         }
         _ => {}
+    }
+}
+
+fn record_unhealthy(pod: &Pod, probe: ProbeKind, cx: &Context) {
+    let why = "HTTP probe failed with statuscode: 503";
+    cx.warning(pod, "Unhealthy", format_args!("{} probe failed: {why}", probe.name()));
+}
+
+/// Reports containers that are terminated because of a probe.
+fn record_killing(pod: &Pod, probe: Option<ProbeKind>, then: &str, cx: &Context) {
+    let Some(probe) = probe else { return };
+    record_unhealthy(pod, probe, cx);
+    let probe = probe.name().to_ascii_lowercase();
+    for one in &pod.spec.containers {
+        let message = format_args!("Container {} failed {probe} probe, {then}", one.name);
+        cx.normal(pod, "Killing", message);
     }
 }
 

@@ -12,8 +12,7 @@ use headwater_api::quantity::Quantity;
 use jiff::Timestamp;
 
 use crate::pod::{Container, Pod};
-
-use super::rules::parse;
+use crate::time::parse;
 
 /// The pod annotation with the CPU of each container: `250m`, or `sine 100m..900m 2m`; a part
 /// ` noise 10%` may follow.

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use crate::pod::{ContainerStatus, Pod};
 use crate::time;
 
+use super::probes::{ProbeKind, ProbeVerdict};
 use super::rules::{ContainerExit, PodStages};
 
 /// The state of a pod. Equal values are one stay in the state: timers run from its beginning.
@@ -36,6 +37,8 @@ pub(crate) enum PodTransition {
         restarts: i32,
     },
     BecomeReady,
+    /// Its readiness probes fail.
+    BecomeUnready,
     /// An image cannot be pulled.
     FailPull(String),
     /// Starts the ephemeral containers that do not run yet.
@@ -65,6 +68,8 @@ pub(crate) struct ContainerEnd {
     pub(crate) exit_code: i32,
     pub(crate) reason: Option<String>,
     pub(crate) message: Option<String>,
+    /// The probe because of which they are terminated.
+    pub(crate) probe: Option<ProbeKind>,
 }
 
 /// The next transition and when it is due, measured from the beginning of the current state.
@@ -78,8 +83,9 @@ pub(crate) struct NextTransition {
 /// The kubelet's maximum restart backoff.
 const BACKOFF_MAX: Duration = Duration::from_secs(300);
 
-/// The next transition of a pod that is bound to a node; `None` if there is none.
-pub(crate) fn next(pod: &Pod, stages: &PodStages) -> Option<NextTransition> {
+/// The next transition of a pod that is bound to a node, `elapsed` after the beginning of its state;
+/// `None` if there is none.
+pub(crate) fn next(pod: &Pod, stages: &PodStages, elapsed: Duration) -> Option<NextTransition> {
     if pod.is_deleting() {
         return terminate(pod, stages);
     }
@@ -111,22 +117,87 @@ pub(crate) fn next(pod: &Pod, stages: &PodStages) -> Option<NextTransition> {
             next(start(restarts + 1), doubled.min(BACKOFF_MAX))
         }
         PodState::Running(_) => {
-            let ready = stages.ready.filter(|_| !reports_ready(pod)).map(|ready| ready.with(part));
-            let exit = stages.exit.as_ref().map(|exit| (exit.delay.with(part), exit));
-            match (ready, exit) {
-                (Some(ready), exit) if exit.is_none_or(|(end, _)| ready <= end) => {
-                    next(PodTransition::BecomeReady, ready)
-                }
-                (_, Some((after, exit))) => next(end(pod, exit, restarts), after),
-                (_, None) => None,
-            }
+            let (transition, after) = running(pod, stages, part, elapsed)?;
+            next(transition, after)
         }
     }
 }
 
+/// The next transition of a pod whose containers run, and when it is due.
+fn running(
+    pod: &Pod,
+    stages: &PodStages,
+    part: f64,
+    elapsed: Duration,
+) -> Option<(PodTransition, Duration)> {
+    let probes = ProbeOpinion::of(pod, stages, elapsed);
+    if let Some(kind) = probes.killed_by {
+        let delay = Default::default();
+        let exit = ContainerExit { delay, exit_code: SIGKILL, reason: None, message: None };
+        return Some((end(pod, &exit, restarts(pod), Some(kind)), Duration::ZERO));
+    }
+    let is_ready = reports_ready(pod);
+    if probes.readiness == ProbeVerdict::Failing && is_ready {
+        return Some((PodTransition::BecomeUnready, Duration::ZERO));
+    }
+    let may_be_ready = probes.has_started && probes.readiness == ProbeVerdict::Passing;
+    let ready = stages.ready.filter(|_| may_be_ready && !is_ready).map(|ready| ready.with(part));
+    let exit = stages.exit.as_ref().map(|exit| (exit.delay.with(part), exit));
+    match (ready, exit) {
+        (Some(ready), exit) if exit.is_none_or(|(end, _)| ready <= end) => {
+            Some((PodTransition::BecomeReady, ready))
+        }
+        (_, Some((after, exit))) => Some((end(pod, exit, restarts(pod), None), after)),
+        (_, None) => None,
+    }
+}
+
+/// The exit code of containers whose probes failed.
+const SIGKILL: i32 = 137;
+
+/// What the probes of a running pod say, as far as a rule lets them fail.
+struct ProbeOpinion {
+    killed_by: Option<ProbeKind>,
+    has_started: bool,
+    readiness: ProbeVerdict,
+}
+
+impl ProbeOpinion {
+    fn of(pod: &Pod, stages: &PodStages, elapsed: Duration) -> ProbeOpinion {
+        // Each run of the containers fails in other places.
+        let salt = format!("{}{}", pod.metadata.uid.as_deref().unwrap_or_default(), restarts(pod));
+        let [startup, liveness, readiness] = &stages.probes;
+        let started = startup.map_or(ProbeVerdict::Passing, |plan| plan.started(elapsed, &salt));
+        let has_started = started == ProbeVerdict::Passing;
+        let lives = liveness.filter(|_| has_started).map(|plan| plan.verdict(elapsed, &salt));
+        let killed_by = match (started, lives) {
+            (ProbeVerdict::Failing, _) => Some(ProbeKind::Startup),
+            (_, Some(ProbeVerdict::Failing)) => Some(ProbeKind::Liveness),
+            _ => None,
+        };
+        let readiness =
+            readiness.map_or(ProbeVerdict::Passing, |plan| plan.verdict(elapsed, &salt));
+        ProbeOpinion { killed_by, has_started, readiness }
+    }
+}
+
+/// The time of the next probe that a rule may let fail, from the beginning of the state.
+pub(crate) fn next_probe(pod: &Pod, stages: &PodStages, elapsed: Duration) -> Option<Duration> {
+    let runs = pod.is_active() && matches!(state(pod), PodState::Running(_));
+    let plans = stages.probes.iter().flatten().filter(|_| runs);
+    plans.map(|plan| plan.next(elapsed)).min()
+}
+
+/// The state of a pod that is bound to a node.
+pub(crate) fn current(pod: &Pod) -> PodState {
+    if pod.is_deleting() { PodState::Terminating } else { state(pod) }
+}
+
 /// Whether a pod is ready as soon as it runs, so that one write reports both.
 fn is_ready_on_start(stages: &PodStages) -> bool {
-    stages.ready.is_some_and(|ready| ready.after.is_zero() && ready.jitter.is_zero())
+    let [startup, _, readiness] = &stages.probes;
+    let is_probed = startup.is_some() || readiness.is_some();
+    !is_probed && stages.ready.is_some_and(|ready| ready.after.is_zero() && ready.jitter.is_zero())
 }
 
 /// Whether the conditions report ready containers; the pod's own readiness depends on its gates.
@@ -141,7 +212,10 @@ fn terminate(pod: &Pod, stages: &PodStages) -> Option<NextTransition> {
     let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
     let after = match pod.is_finished() {
         true => Duration::ZERO,
-        false => stages.terminated.with(jitter(pod, PodState::Terminating)).min(grace),
+        false => {
+            let terminated = stages.terminated.with(jitter(pod, PodState::Terminating));
+            (terminated + pre_stop(pod)).min(grace)
+        }
     };
     let transition = match () {
         () if held && !pod.is_finished() => PodTransition::EndForDeletion,
@@ -150,6 +224,15 @@ fn terminate(pod: &Pod, stages: &PodStages) -> Option<NextTransition> {
         () => PodTransition::Remove,
     };
     Some(NextTransition { state: PodState::Terminating, transition, after })
+}
+
+/// The longest time that a container sleeps before it ends.
+fn pre_stop(pod: &Pod) -> Duration {
+    let sleeps = pod.spec.containers.iter().filter_map(|container| {
+        let handler = container.lifecycle.as_ref()?.pre_stop.as_ref()?;
+        u64::try_from(handler.sleep.as_ref()?.seconds).ok()
+    });
+    Duration::from_secs(sleeps.max().unwrap_or(0))
 }
 
 /// The reason of a container whose image cannot be pulled.
@@ -187,10 +270,10 @@ fn restarts(pod: &Pod) -> i32 {
 }
 
 /// The restart policy decides whether the containers are restarted.
-fn end(pod: &Pod, exit: &ContainerExit, restarts: i32) -> PodTransition {
+fn end(pod: &Pod, exit: &ContainerExit, restarts: i32, probe: Option<ProbeKind>) -> PodTransition {
     let ContainerExit { exit_code, reason, message, .. } = exit.clone();
     let succeeded = exit_code == 0;
-    let exit = ContainerEnd { exit_code, reason, message };
+    let exit = ContainerEnd { exit_code, reason, message, probe };
     match (pod.spec.restart_policy.as_deref().unwrap_or("Always"), succeeded) {
         ("Never", _) | ("OnFailure", true) => PodTransition::End { exit, succeeded },
         _ => PodTransition::BackOff { exit, restarts },
@@ -229,7 +312,9 @@ mod tests {
     use headwater_client::Cached;
     use serde_json::{Value, json};
 
-    use super::super::rules::{FAIL_AFTER, PULL_ERROR, READY_AFTER, Rules};
+    use super::super::rules::{
+        FAIL_AFTER, LIVENESS_FAILS, PULL_ERROR, READINESS_FAILS, READY_AFTER, Rules, STARTUP_FAILS,
+    };
     use super::*;
 
     const CREATING: &str = "ContainerCreating";
@@ -245,9 +330,14 @@ mod tests {
     }
 
     fn decide(pod: Value) -> Option<(PodTransition, u64)> {
+        decide_after(pod, 0)
+    }
+
+    fn decide_after(pod: Value, seconds: u64) -> Option<(PodTransition, u64)> {
         let pod = Pod::decode(&pod.to_string()).unwrap();
         let stages = Rules::default().stages_for(&pod);
-        next(&pod, &stages).map(|next| (next.transition, next.after.as_millis() as u64))
+        next(&pod, &stages, Duration::from_secs(seconds))
+            .map(|next| (next.transition, next.after.as_millis() as u64))
     }
 
     #[track_caller]
@@ -301,7 +391,7 @@ mod tests {
     #[test]
     fn stages_without_delay_are_one_write() {
         let pod = Pod::decode(r#"{"metadata":{"name":"p"}}"#).unwrap();
-        let next = next(&pod, &Rules::instant().stages_for(&pod)).unwrap();
+        let next = next(&pod, &Rules::instant().stages_for(&pod), Duration::ZERO).unwrap();
         assert_eq!(next.transition, PodTransition::Start { ready: true, restarts: 0 });
     }
 
@@ -318,6 +408,35 @@ mod tests {
             let spec = json!({"restartPolicy": policy});
             check(fails.clone(), spec, status.clone(), Some((transition.clone(), 1000)));
         }
+    }
+
+    #[test]
+    fn failing_probes_end_readiness_and_containers() {
+        let ready = |status: &str| json!([{"type": "Ready", "status": status}, {"type": "ContainersReady", "status": status}]);
+        let pod = |annotation: &str, value: &str, is_ready: &str| {
+            json!({"metadata": {"annotations": {annotation: value}}, "spec": {},
+                "status": {"phase": "Running", "containerStatuses": running(), "conditions": ready(is_ready)}})
+        };
+        let killed = |probe| {
+            let exit = ContainerEnd { exit_code: 137, probe: Some(probe), ..Default::default() };
+            Some((PodTransition::BackOff { exit, restarts: 2 }, 0))
+        };
+        // The usual probe runs every ten seconds and fails three times before it counts.
+        for (annotation, is_ready, at, expected) in [
+            (READINESS_FAILS, "True", 30, None),
+            (READINESS_FAILS, "True", 40, Some((PodTransition::BecomeUnready, 0))),
+            (READINESS_FAILS, "False", 40, None),
+            (READINESS_FAILS, "False", 50, Some((PodTransition::BecomeReady, 0))),
+            (LIVENESS_FAILS, "True", 30, None),
+            (LIVENESS_FAILS, "True", 40, killed(ProbeKind::Liveness)),
+        ] {
+            let found = decide_after(pod(annotation, "20s..50s", is_ready), at);
+            assert_eq!(found, expected, "{annotation} at {at} s");
+        }
+        let late = |at| decide_after(pod(STARTUP_FAILS, "..60s", "False"), at);
+        assert_eq!((late(0), late(20)), (None, killed(ProbeKind::Startup)));
+        let soon = decide_after(pod(STARTUP_FAILS, "..5s", "False"), 10);
+        assert_eq!(soon, Some((PodTransition::BecomeReady, 0)));
     }
 
     #[test]
@@ -388,6 +507,10 @@ mod tests {
         check(deleted(30, json!([])), json!({}), runs.clone(), Some((PodTransition::Remove, 2000)));
         check(deleted(1, json!([])), json!({}), runs.clone(), Some((PodTransition::Remove, 1000)));
         check(deleted(30, json!([])), json!({}), ended.clone(), Some((PodTransition::Remove, 0)));
+        let sleep = json!({"preStop": {"sleep": {"seconds": 5}}});
+        let sleeps = json!({"containers": [{"name": "c", "lifecycle": sleep}]});
+        let removed = Some((PodTransition::Remove, 7000));
+        check(deleted(30, json!([])), sleeps, runs.clone(), removed);
         let held = json!(["example.com/held"]);
         let end = Some((PodTransition::EndForDeletion, 2000));
         check(deleted(30, held.clone()), json!({}), runs, end);

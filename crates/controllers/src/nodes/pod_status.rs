@@ -25,7 +25,8 @@ pub(crate) fn patch(pod: &Pod, transition: &PodTransition, context: &NodeContext
     let status = match transition {
         PodTransition::Create => creating(pod, context, &now),
         PodTransition::Start { ready, restarts } => started(pod, context, &now, *ready, *restarts),
-        PodTransition::BecomeReady => ready(pod, &now),
+        PodTransition::BecomeReady => ready(pod, &now, true),
+        PodTransition::BecomeUnready => ready(pod, &now, false),
         PodTransition::FailPull(why) => not_pulled(pod, why),
         PodTransition::StartEphemeral => debugged(pod, &now),
         PodTransition::Observe => json!({}),
@@ -169,16 +170,19 @@ fn pod_truth(pod: &Pod, ready: bool) -> (&'static str, Option<&'static str>) {
     }
 }
 
-fn ready(pod: &Pod, now: &str) -> Value {
-    let (pod_ready, pod_why) = pod_truth(pod, true);
+fn ready(pod: &Pod, now: &str, is_ready: bool) -> Value {
+    let (containers_ready, containers_why) = truth(is_ready);
+    let (pod_ready, pod_why) = pod_truth(pod, is_ready);
     let containers = pod.spec.containers.iter().map(|one| {
         let (restarts, since) = known(pod, &one.name, now);
-        container(pod, one, restarts, true, &json!({"running": {"startedAt": since}}))
+        container(pod, one, restarts, is_ready, &json!({"running": {"startedAt": since}}))
     });
     json!({
         "containerStatuses": containers.collect::<Vec<_>>(),
-        "conditions":
-            conditions(pod, now, &[("Ready", pod_ready, pod_why), ("ContainersReady", "True", None)]),
+        "conditions": conditions(pod, now, &[
+            ("Ready", pod_ready, pod_why),
+            ("ContainersReady", containers_ready, containers_why),
+        ]),
     })
 }
 
@@ -212,7 +216,9 @@ fn backing_off(pod: &Pod, now: &str, exit: &ContainerEnd, restarts: i32) -> Valu
         let (_, since) = known(pod, &one.name, now);
         let waiting = json!({"waiting": {
             "reason": "CrashLoopBackOff",
-            "message": format!("back-off restarting failed container {}", one.name),
+            "message": format!(
+                "back-off restarting failed container={} pod={}", one.name, full_name(pod)
+            ),
         }});
         let mut status = container(pod, one, restarts, false, &waiting);
         status["lastState"] = terminated(&since, now, exit);
@@ -226,6 +232,14 @@ fn backing_off(pod: &Pod, now: &str, exit: &ContainerEnd, restarts: i32) -> Valu
             ("ContainersReady", "False", Some("ContainersNotReady")),
         ]),
     })
+}
+
+/// A pod as a kubelet names it.
+pub(crate) fn full_name(pod: &Pod) -> String {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    format!("{name}_{namespace}({uid})")
 }
 
 fn terminated(started: &str, finished: &str, exit: &ContainerEnd) -> Value {
@@ -244,6 +258,8 @@ fn terminated(started: &str, finished: &str, exit: &ContainerEnd) -> Value {
 
 fn container(pod: &Pod, one: &Container, restarts: i32, ready: bool, state: &Value) -> Value {
     let image = one.image.as_deref().unwrap_or_default();
+    let known = pod.status.container_statuses.iter().find(|known| known.name == one.name);
+    let last_state = known.and_then(|known| known.last_state.as_deref().cloned());
     let mut status = json!({
         "name": one.name,
         "image": image,
@@ -251,7 +267,7 @@ fn container(pod: &Pod, one: &Container, restarts: i32, ready: bool, state: &Val
         "ready": ready,
         "started": state.get("running").is_some(),
         "restartCount": restarts,
-        "lastState": {},
+        "lastState": last_state.unwrap_or_else(|| json!({})),
         "state": state,
     });
     if state.get("waiting").is_none() {
@@ -334,7 +350,7 @@ mod tests {
 
     fn exit(exit_code: i32) -> ContainerEnd {
         let message = Some("bye".to_owned());
-        ContainerEnd { exit_code, reason: None, message }
+        ContainerEnd { exit_code, message, ..ContainerEnd::default() }
     }
 
     fn context() -> NodeContext {
@@ -396,11 +412,29 @@ mod tests {
             (&json!("2026-01-01T00:00:00Z"), &json!("bye"))
         );
         assert_eq!(patch["metadata"]["uid"], "u");
+        let restarted = after(&pod(running.clone()), &transition);
+        let restarted = after(&restarted, &PodTransition::Start { ready: true, restarts: 2 });
+        let last = restarted.status.container_statuses[0].last_state.as_ref().unwrap();
+        assert_eq!(last["terminated"]["exitCode"], 2, "a restart keeps how the last run ended");
         let end = PodTransition::End { exit: exit(0), succeeded: true };
         let ended = after(&pod(running), &end);
         assert!(ended.is_finished() && !ended.is_ready());
         let state = &ended.status.container_statuses[0].state;
         assert_eq!(state.terminated.as_ref().unwrap().reason.as_deref(), Some("Completed"));
+    }
+
+    #[test]
+    fn a_pod_whose_probes_fail_keeps_running_and_is_not_ready() {
+        let start = PodTransition::Start { ready: true, restarts: 0 };
+        let running = after(&pod(json!({})), &start);
+        let unready = after(&running, &PodTransition::BecomeUnready);
+        assert!(!unready.is_ready() && !unready.status.container_statuses[0].ready);
+        assert!(unready.status.container_statuses[0].state.running.is_some());
+        assert_eq!(
+            unready.condition("Ready").unwrap().reason.as_deref(),
+            Some("ContainersNotReady")
+        );
+        assert!(after(&unready, &PodTransition::BecomeReady).is_ready());
     }
 
     #[test]

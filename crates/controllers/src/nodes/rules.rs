@@ -3,16 +3,20 @@
 //! Promise: the first rule that matches a pod applies; stages it does not mention have their
 //! default; annotations of the pod take precedence over rules.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 use crate::pod::{Pod, Probe, contains_all};
+use crate::time::parse;
 
-use super::containers::LOG_EVERY;
+use super::containers::{EXEC_REPLIES, LOG_EVERY, LOG_LINE, LOG_START};
 use super::load::{CPU, CPU_TOTAL, LoadCurve, MEMORY};
+use super::probes::{ProbeFailures, ProbeKind, ProbePlan};
+use super::replies::{ExecReplies, HTTP_REPLIES, HttpReplies};
 
 /// The pod annotation with the time after which its containers succeed.
 pub const COMPLETE_AFTER: &str = "headwater.dev/complete-after";
@@ -28,6 +32,12 @@ pub const TERMINATION_MESSAGE: &str = "headwater.dev/termination-message";
 pub const PULL_ERROR: &str = "headwater.dev/pull-error";
 /// The pod annotation with the reason of its containers' exit, such as `OOMKilled`.
 pub const EXIT_REASON: &str = "headwater.dev/exit-reason";
+/// The pod annotation that says when its readiness probes fail: `30s..45s`, `30s..` or `20%`.
+pub const READINESS_FAILS: &str = "headwater.dev/readiness-fails";
+/// The same for its liveness probes.
+pub const LIVENESS_FAILS: &str = "headwater.dev/liveness-fails";
+/// The same for its startup probes.
+pub const STARTUP_FAILS: &str = "headwater.dev/startup-fails";
 
 /// Rules for pods and the template of nodes, from a file.
 ///
@@ -101,7 +111,11 @@ impl Default for NodeTemplate {
 struct Rule {
     #[serde(default, rename = "match")]
     matches: Match,
+    #[serde(default)]
     stages: Vec<StageDelay>,
+    /// The annotations of pods that do not have their own.
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
 }
 
 /// Selects pods; every given field must match.
@@ -184,6 +198,8 @@ pub(crate) struct PodStages {
     pub(crate) restarted: Delay,
     /// After the request to delete it, at most its grace period.
     pub(crate) terminated: Delay,
+    /// The probes that fail at times, in the order of [`ProbeKind`].
+    pub(crate) probes: [Option<ProbePlan>; 3],
 }
 
 impl PodStages {
@@ -211,6 +227,7 @@ const DEFAULT_STAGES: PodStages = PodStages {
     exit: None,
     restarted: Delay::millis(10_000, 0),
     terminated: Delay::millis(2_000, 0),
+    probes: [None, None, None],
 };
 
 /// How pods of Jobs, and pods without a controller that are never restarted, end by default.
@@ -235,7 +252,8 @@ impl Rules {
             message: None,
         };
         let stages = [Stage::Creating, Stage::Running, Stage::Ready, Stage::Gone].map(at_once);
-        let rule = Rule { matches: Match::default(), stages: stages.into() };
+        let annotations = BTreeMap::new();
+        let rule = Rule { matches: Match::default(), stages: stages.into(), annotations };
         Rules { node: NodeTemplate::default(), rules: vec![rule] }
     }
 
@@ -247,18 +265,49 @@ impl Rules {
             stages.exit = Some(COMPLETION);
         }
         stages.ready = Some(Delay::exactly(probe_delay(pod)));
-        let rule = self.rules.iter().find(|rule| rule.matches.fits(pod));
-        for stage in rule.iter().flat_map(|rule| &rule.stages) {
+        for stage in self.rule(pod).iter().flat_map(|rule| &rule.stages) {
             stage.apply(&mut stages);
         }
-        apply_annotations(&mut stages, pod);
+        apply_annotations(&mut stages, &self.annotated(pod));
         stages
+    }
+
+    fn rule(&self, pod: &Pod) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.matches.fits(pod))
+    }
+
+    /// The pod with the annotations that its rule adds.
+    pub fn annotated<'a>(&self, pod: &'a Pod) -> Cow<'a, Pod> {
+        let added = self.rule(pod).map(|rule| &rule.annotations).filter(|added| !added.is_empty());
+        let Some(added) = added else { return Cow::Borrowed(pod) };
+        let mut pod = pod.clone();
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        for (name, value) in added {
+            annotations.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+        Cow::Owned(pod)
+    }
+
+    /// As [`Rules::annotated`], for a pod as JSON.
+    ///
+    /// # Errors
+    /// It is not a pod.
+    pub fn annotated_json(&self, pod: &[u8]) -> Result<Value, String> {
+        let mut value: Value = serde_json::from_slice(pod).map_err(|error| error.to_string())?;
+        if self.rules.iter().any(|rule| !rule.annotations.is_empty()) {
+            let pod: Pod = serde_json::from_slice(pod).map_err(|error| error.to_string())?;
+            if let Cow::Owned(annotated) = self.annotated(&pod) {
+                value["metadata"]["annotations"] =
+                    serde_json::json!(annotated.metadata.annotations);
+            }
+        }
+        Ok(value)
     }
 }
 
 /// The longest initial delay of the containers' startup and readiness probes.
 fn probe_delay(pod: &Pod) -> Duration {
-    let delay = |probe: &Option<Probe>| {
+    let delay = |probe: &Option<Box<Probe>>| {
         let seconds = probe.as_ref().and_then(|probe| probe.initial_delay_seconds).unwrap_or(0);
         Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
     };
@@ -307,12 +356,19 @@ impl StageDelay {
     }
 }
 
+/// The exit code of a process that the kernel killed.
+const SIGKILL: i32 = 137;
+
+/// The annotations of failing probes, in the order of [`ProbeKind`].
+const PROBE_ANNOTATIONS: [&str; 3] = [STARTUP_FAILS, LIVENESS_FAILS, READINESS_FAILS];
+
 /// Why a registry refuses an image, by default.
 const NOT_FOUND: &str = "not found";
 
 /// Applies the pod's annotations; those in [`invalid_annotations`] are ignored.
 fn apply_annotations(stages: &mut PodStages, pod: &Pod) {
-    let exit_code = || pod.annotation(EXIT_CODE).and_then(|code| code.parse().ok());
+    let killed = (pod.annotation(EXIT_REASON) == Some("OOMKilled")).then_some(SIGKILL);
+    let exit_code = || pod.annotation(EXIT_CODE).and_then(|code| code.parse().ok()).or(killed);
     for (annotation, usual) in [(COMPLETE_AFTER, 0), (FAIL_AFTER, 1)] {
         if let Some(after) = pod.annotation(annotation).and_then(parse) {
             let exit_code = exit_code().unwrap_or(usual);
@@ -324,6 +380,11 @@ fn apply_annotations(stages: &mut PodStages, pod: &Pod) {
         let owned = |name| pod.annotation(name).map(str::to_owned);
         exit.reason = owned(EXIT_REASON).or(exit.reason.take());
         exit.message = owned(TERMINATION_MESSAGE).or(exit.message.take());
+    }
+    for (kind, name) in ProbeKind::ALL.into_iter().zip(PROBE_ANNOTATIONS) {
+        if let Some(failures) = pod.annotation(name).and_then(ProbeFailures::parse) {
+            stages.probes[kind as usize] = Some(ProbePlan::of(pod, kind, failures));
+        }
     }
     if let Some(why) = pod.annotation(PULL_ERROR) {
         stages.pull_error = Some(why.to_owned());
@@ -347,12 +408,30 @@ const ANNOTATIONS: &[AnnotationCheck] = &[
     (CPU, is_curve, CURVE),
     (CPU_TOTAL, is_curve, CURVE),
     (MEMORY, is_curve, CURVE),
+    (READINESS_FAILS, is_failures, FAILURES),
+    (LIVENESS_FAILS, is_failures, FAILURES),
+    (STARTUP_FAILS, is_failures, FAILURES),
+    (EXEC_REPLIES, |text| ExecReplies::parse(text).is_ok(), EXECS),
+    (HTTP_REPLIES, |text| HttpReplies::parse(text).is_ok(), PAGES),
+    (LOG_START, |_| true, TEXT),
+    (LOG_LINE, |_| true, TEXT),
+    (EXIT_REASON, |_| true, TEXT),
+    (TERMINATION_MESSAGE, |_| true, TEXT),
+    (PULL_ERROR, |_| true, TEXT),
 ];
+const TEXT: &str = "a text";
+const FAILURES: &str = "times since the start such as 30s..45s or 30s.., or a part such as 20%";
+const EXECS: &str = "a YAML map from command lines to texts, or to stdout, stderr and exitCode";
+const PAGES: &str = "a YAML map from paths to texts, or to status, headers and body";
 const CURVE: &str = "an amount such as 250m, or sine 100m..900m 2m, then noise 10% if wanted";
 const TIME: &str = "a time such as 200ms, 2s or 1m30s";
 
 fn is_curve(text: &str) -> bool {
     LoadCurve::parse(text).is_some()
+}
+
+fn is_failures(text: &str) -> bool {
+    ProbeFailures::parse(text).is_some()
 }
 
 fn is_time(text: &str) -> bool {
@@ -368,11 +447,6 @@ pub(crate) fn invalid_annotations(pod: &Pod) -> Vec<String> {
     ANNOTATIONS.iter().filter_map(check).collect()
 }
 
-/// Parses `200ms`, `2s`, `1m30s`.
-pub(super) fn parse(text: &str) -> Option<Duration> {
-    text.trim().parse::<SignedDuration>().ok()?.try_into().ok()
-}
-
 fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
     parse(&text).ok_or_else(|| {
@@ -386,7 +460,18 @@ impl std::str::FromStr for Rules {
     type Err = InvalidRules;
 
     fn from_str(text: &str) -> Result<Rules, InvalidRules> {
-        serde_saphyr::from_str(text).map_err(|error| InvalidRules(error.to_string()))
+        let rules: Rules =
+            serde_saphyr::from_str(text).map_err(|error| InvalidRules(error.to_string()))?;
+        for (name, value) in rules.rules.iter().flat_map(|rule| &rule.annotations) {
+            let known = ANNOTATIONS.iter().find(|(known, ..)| known == name);
+            let (_, is_valid, must_be) =
+                known.ok_or_else(|| InvalidRules(format!("unknown annotation {name:?}")))?;
+            if !is_valid(value) {
+                let why = format!("annotation {name}: {value:?} must be {must_be}");
+                return Err(InvalidRules(why));
+            }
+        }
+        Ok(rules)
     }
 }
 
@@ -488,11 +573,45 @@ rules:
     }
 
     #[test]
+    fn a_rule_adds_annotations_that_the_pod_does_not_have() {
+        let rules: Rules = "
+rules:
+  - match: {labels: {app: db}}
+    annotations: {headwater.dev/log-line: tick, headwater.dev/ready-after: 3s}
+"
+        .parse()
+        .unwrap();
+        let metadata = json!({"labels": {"app": "db"}, "annotations": {LOG_LINE: "own"}});
+        let db = pod(metadata.clone());
+        assert_eq!(rules.annotated(&db).annotation(LOG_LINE), Some("own"));
+        assert_eq!(rules.stages_for(&db).ready, Some(Delay::millis(3_000, 0)));
+        let text = json!({"metadata": metadata}).to_string();
+        let annotated = rules.annotated_json(text.as_bytes()).unwrap();
+        let annotations = &annotated["metadata"]["annotations"];
+        assert_eq!(
+            (&annotations[LOG_LINE], &annotations[READY_AFTER]),
+            (&json!("own"), &json!("3s"))
+        );
+        let other = pod(json!({}));
+        assert!(matches!(rules.annotated(&other), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn a_container_that_is_killed_for_memory_has_the_exit_code_of_a_kill() {
+        let annotations = json!({"annotations": {FAIL_AFTER: "2s", EXIT_REASON: "OOMKilled"}});
+        let exit = Rules::default().stages_for(&pod(annotations)).exit.unwrap();
+        assert_eq!((exit.exit_code, exit.reason.as_deref()), (137, Some("OOMKilled")));
+    }
+
+    #[test]
     fn an_invalid_file_is_rejected_with_the_offending_value() {
         for (file, says) in [
             ("rules:\n  - stages: [{stage: Runing}]", "Runing"),
             ("rules:\n  - stages: [{stage: Running, after: soon}]", "soon"),
             ("rule: []", "rule"),
+            ("rules: [{annotations: {headwater.dev/log-lines: x}}]", "log-lines"),
+            ("rules: [{annotations: {headwater.dev/log-every: soon}}]", "soon"),
+            ("rules: [{annotations: {headwater.dev/exec-replies: '- a'}}]", "YAML map"),
         ] {
             let error = file.parse::<Rules>().unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

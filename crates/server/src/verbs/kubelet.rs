@@ -17,7 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::answer::body::{self, Response};
 use crate::answer::status;
-use crate::containers::{ContainerRuntime, ContainerTarget, LogLine, LogRequest};
+use crate::containers::{ContainerRuntime, ContainerTarget, ExecRequest, LogLine, LogRequest};
 use crate::front::identity::Peer;
 use crate::front::listen;
 use crate::object::{meta, tree};
@@ -25,8 +25,9 @@ use crate::request::authorize::{AccessRequest, Attributes};
 use crate::request::call::Call;
 use crate::request::route::{ResourcePath, Verb};
 use crate::server::Server;
+use crate::verbs::port_forward::{self, PortForward};
 use crate::verbs::read;
-use crate::verbs::remote_command::{self, RemoteCommand};
+use crate::verbs::remote_command::{self, RemoteCommand, WantedStreams};
 
 /// The lines of a log that one answer holds at most, and the longest `tailLines`.
 const LINES_MAX: usize = 100_000;
@@ -80,6 +81,16 @@ pub(crate) async fn stream(
         "exec" | "attach" => {
             let command = match what {
                 "exec" => Some(call.query.all("command").map(str::to_owned).collect::<Vec<_>>()),
+                _ if call.query.is_set("stdin") => {
+                    let reads_input = |command: &Vec<String>| {
+                        let target =
+                            ContainerTarget { pod: object.as_slice(), container: &container };
+                        let (input, now) = (None, server.now());
+                        let reply = runtime.exec(&ExecRequest { target, command, input, now });
+                        reply.exit_code.is_none()
+                    };
+                    interactive_command(&pod, &container).filter(reads_input)
+                }
                 _ => None,
             };
             if command.as_ref().is_some_and(Vec::is_empty) {
@@ -93,14 +104,20 @@ pub(crate) async fn stream(
                 runtime,
                 container,
                 command,
-                has_input: call.query.is_set("stdin"),
-                has_output: call.query.is_set("stdout"),
-                has_error: call.query.is_set("stderr"),
-                is_terminal: call.query.is_set("tty"),
+                wanted: WantedStreams {
+                    input: call.query.is_set("stdin"),
+                    output: call.query.is_set("stdout"),
+                    error: call.query.is_set("stderr"),
+                    terminal: call.query.is_set("tty"),
+                },
             };
             remote_command::start(call, upgrade, peer, remote)
         }
-        _ => Err(not_served(what)),
+        _ => {
+            let forward =
+                PortForward { server: server.clone(), resource: resource.clone(), runtime };
+            port_forward::start(call, upgrade, peer, forward)
+        }
     }
 }
 
@@ -313,13 +330,26 @@ fn container_of(asked: &str, pod: &Value) -> Result<String, Status> {
     }
 }
 
+/// The command of a container that reads its standard input: whoever attaches with an input talks to
+/// it, as with `kubectl run -it`.
+fn interactive_command(pod: &Value, name: &str) -> Option<Vec<String>> {
+    let mut all = specs(pod);
+    let container = all.find(|one| one["name"] == name).filter(|one| one["stdin"] == true)?;
+    let words = ["command", "args"].iter().flat_map(|list| container[*list].as_array());
+    let words = words.flatten().filter_map(Value::as_str).map(str::to_owned);
+    let command: Vec<String> = words.collect();
+    Some(if command.is_empty() { vec!["sh".to_owned()] } else { command })
+}
+
 /// The names of all containers, in the order in which the reference lists them.
 fn containers(pod: &Value) -> Vec<&str> {
+    specs(pod).filter_map(|container| container["name"].as_str()).collect()
+}
+
+fn specs(pod: &Value) -> impl Iterator<Item = &Value> {
     ["initContainers", "containers", "ephemeralContainers"]
         .iter()
         .flat_map(|list| pod["spec"][*list].as_array().into_iter().flatten())
-        .filter_map(|container| container["name"].as_str())
-        .collect()
 }
 
 /// The error of a request that needs a kubelet or a proxy to one.

@@ -9,7 +9,6 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
 use headwater_api::Status;
 use http::StatusCode;
@@ -77,6 +76,19 @@ pub(crate) fn upgrade(
         drop(trail);
     });
     Ok(response)
+}
+
+/// The first of these protocols that the client offers.
+pub(crate) fn offered(call: &Call, served: &[&'static str]) -> Result<&'static str, Status> {
+    if !is_asked_for(call) {
+        return Err(status::bad_request("Upgrade request required"));
+    }
+    let offered = call.header(header::SEC_WEBSOCKET_PROTOCOL);
+    let offers = |name: &&&str| offered.split(',').any(|word| word.trim() == **name);
+    served.iter().find(offers).copied().ok_or_else(|| {
+        let why = format!("none of the subprotocols is served; offer {}", served.join(" or "));
+        status::bad_request(why)
+    })
 }
 
 /// The response to a handshake of a client that is not a browser, which sends no `Origin`, and the
@@ -190,19 +202,18 @@ async fn run(upgrade: OnUpgrade, mut stream: Streaming) {
             return;
         }
     }
-    close(&mut to_client, &mut from_client).await;
+    if let Ok(mut socket) = to_client.reunite(from_client) {
+        close(&mut socket).await;
+    }
 }
 
 /// Closes a connection. The client replies to the close; until then the connection stays open, but no
 /// longer than [`CLOSE_MAX`].
-pub(crate) async fn close(
-    to_client: &mut SplitSink<UpgradedSocket, Message>,
-    from_client: &mut SplitStream<UpgradedSocket>,
-) {
+pub(crate) async fn close(socket: &mut UpgradedSocket) {
     let frame = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() };
     let closing = async {
-        if to_client.send(Message::Close(Some(frame))).await.is_ok() {
-            while let Some(Ok(_)) = from_client.next().await {}
+        if socket.send(Message::Close(Some(frame))).await.is_ok() {
+            while let Some(Ok(_)) = socket.next().await {}
         }
     };
     let _ = tokio::time::timeout(CLOSE_MAX, closing).await;

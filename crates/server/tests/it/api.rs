@@ -15,6 +15,7 @@ use headwater_cache::Options as CacheOptions;
 use headwater_json::{Value, json};
 use headwater_server::audit::{Audit, AuditOptions, AuditWebhook, LogOptions, Policy};
 use headwater_server::authenticator::Authenticator;
+use headwater_server::containers::ContainerRuntime;
 use headwater_server::identity::{ClientCertificate, Identity, Peer, Transport};
 use headwater_server::listen::Listener;
 use headwater_server::metrics::Metrics;
@@ -167,6 +168,16 @@ impl Api {
         let clock = still();
         let issuer = Issuer::new(&keys(&clock).service_account_key).unwrap();
         let options = Options { clock, authorization, ..Options::new(issuer) };
+        let api = Api::of(Arc::new(Memory::default()), options).await;
+        api.create_namespace().await;
+        api
+    }
+
+    /// A new server with a namespace `ns` and simulated containers.
+    pub(crate) async fn with_containers(runtime: Arc<dyn ContainerRuntime>) -> Api {
+        let clock = still();
+        let issuer = Issuer::new(&keys(&clock).service_account_key).unwrap();
+        let options = Options { clock, containers: Some(runtime), ..Options::new(issuer) };
         let api = Api::of(Arc::new(Memory::default()), options).await;
         api.create_namespace().await;
         api

@@ -34,6 +34,7 @@ mod authorization;
 mod nodes;
 mod pod_security;
 mod policies;
+mod port_forward;
 mod flow;
 mod certificates;
 #[expect(clippy::needless_pass_by_value, reason = "`json!` rows read best by value")]

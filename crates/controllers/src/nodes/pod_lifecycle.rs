@@ -10,7 +10,7 @@ use crate::pod::{ContainerStatus, Pod};
 use crate::time;
 
 use super::probes::{ProbeKind, ProbeVerdict};
-use super::rules::{ContainerExit, PodStages};
+use super::rules::{ContainerExit, Delay, PodStages};
 
 /// The state of a pod. Equal values are one stay in the state: timers run from its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,7 +132,7 @@ fn running(
 ) -> Option<(PodTransition, Duration)> {
     let probes = ProbeOpinion::of(pod, stages, elapsed);
     if let Some(kind) = probes.killed_by {
-        let delay = Default::default();
+        let delay = Delay::default();
         let exit = ContainerExit { delay, exit_code: SIGKILL, reason: None, message: None };
         return Some((end(pod, &exit, restarts(pod), Some(kind)), Duration::ZERO));
     }

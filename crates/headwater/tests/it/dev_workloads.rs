@@ -191,6 +191,11 @@ apiVersion: v1
 kind: Pod
 metadata: {name: laptop, annotations: {headwater.dev/forward-to: "ADDRESS"}}
 spec: {containers: [{name: c, image: api}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: routed, annotations: {headwater.dev/forward-to: "ADDRESS"}}
+spec: {selector: {app: api}, ports: [{port: 81, targetPort: 8181}]}
 "#;
 
 #[test]
@@ -199,7 +204,7 @@ fn ports_are_forwarded_over_both_protocols() {
     let process = TcpListener::bind("127.0.0.1:0").unwrap();
     let here = process.local_addr().unwrap().to_string();
     let replies = std::thread::spawn(move || {
-        for _ in 0..2 {
+        for _ in 0..4 {
             let mut socket = process.accept().unwrap().0;
             let mut asked = String::new();
             socket.read_to_string(&mut asked).unwrap();
@@ -223,6 +228,8 @@ fn ports_are_forwarded_over_both_protocols() {
         assert!(created.starts_with("HTTP/1.1 201") && created.contains("created"), "{created}");
         let laptop = Forwarded::start(&cluster, "laptop :1", websockets);
         assert_eq!(laptop.send(b"hello"), "the laptop heard hello");
+        let routed = Forwarded::start(&cluster, "service/routed :81", websockets);
+        assert_eq!(routed.send(b"hello"), "the laptop heard hello");
     }
     replies.join().unwrap();
 }

@@ -7,10 +7,15 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 
+use headwater_cache::Cache;
 use headwater_json::Value;
 use tokio::sync::Notify;
 
 use crate::lock::lock;
+use crate::object::{meta, tree};
+
+/// The prefix of Services in the cache.
+pub(super) const SERVICES: &str = "/registry/core/services/";
 
 /// The annotation of a Service or a Pod with the address of the process that replies in its place.
 const FORWARD_TO: &str = "headwater.dev/forward-to";
@@ -38,6 +43,23 @@ impl Forwarding {
         }))
     }
 
+    /// The address for a port of a pod: that of the pod, or of a Service whose target the port is.
+    pub(crate) fn of_port(
+        self,
+        cache: &Cache,
+        pod: &Value,
+        port: u16,
+    ) -> Option<Result<SocketAddr, String>> {
+        self.address(pod).or_else(|| {
+            let services = cache.snapshot(&cache.resource(SERVICES));
+            let mut own = services
+                .iter(meta(pod, "namespace"), None)
+                .filter_map(|service| tree(service.as_slice()).ok())
+                .filter(|service| targets(service, pod, port));
+            own.find_map(|service| self.address(&service))
+        })
+    }
+
     /// Why a Service of simulated pods is not called, and what helps.
     pub(super) fn advice(self, namespace: &str, name: &str) -> String {
         let why = format!("the pods of service {namespace}/{name} are simulated and serve nothing");
@@ -49,6 +71,27 @@ impl Forwarding {
             ),
         }
     }
+}
+
+/// Whether a port of a Service leads to this port of the pod.
+fn targets(service: &Value, pod: &Value, port: u16) -> bool {
+    let Some(selector) = service["spec"]["selector"].as_object() else { return false };
+    let labels = &pod["metadata"]["labels"];
+    let selects = selector.iter().all(|(name, value)| labels[name.as_str()] == *value);
+    let containers = || pod["spec"]["containers"].as_array().into_iter().flatten();
+    let is_named = |name: &Value| {
+        let mut ports = containers().flat_map(|container| container["ports"].as_array()).flatten();
+        name.is_string()
+            && ports.any(|known| known["name"] == *name && known["containerPort"] == port)
+    };
+    let mut ports = service["spec"]["ports"].as_array().into_iter().flatten();
+    selects
+        && !selector.is_empty()
+        && ports.any(|entry| {
+            let target = &entry["targetPort"];
+            let number = if target.is_null() { &entry["port"] } else { target };
+            *number == port || is_named(target)
+        })
 }
 
 /// The command with which a Service is routed.

@@ -7,10 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 use headwater_cache::Cache;
 use headwater_json::Value;
 
-use super::{Forwarding, Target};
+use super::Target;
+use super::forwarding::{Forwarding, SERVICES};
 use crate::object::tree;
 
-const SERVICES: &str = "/registry/core/services/";
 const SLICES: &str = "/registry/discovery.k8s.io/endpointslices/";
 const ENDPOINTS: &str = "/registry/core/endpoints/";
 const PODS: &str = "/registry/core/pods/";

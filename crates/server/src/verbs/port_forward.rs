@@ -220,7 +220,7 @@ impl PortForward {
     async fn serve(self: Arc<Self>, mut io: DuplexStream, port: u16) -> Result<(), String> {
         let pod = self.pod().await?;
         let pod = tree(pod.as_slice()).map_err(|error| error.message)?;
-        match self.server.settings().forwarding.address(&pod) {
+        match self.server.settings().forwarding.of_port(self.server.cache(), &pod, port) {
             None => {}
             Some(Err(why)) => return Err(self.failed(port, meta(&pod, "uid"), &why)),
             Some(Ok(address)) => {

@@ -349,7 +349,7 @@ fn containers(pod: &Value) -> Vec<&str> {
 fn specs(pod: &Value) -> impl Iterator<Item = &Value> {
     ["initContainers", "containers", "ephemeralContainers"]
         .iter()
-        .flat_map(|list| pod["spec"][*list].as_array().into_iter().flatten())
+        .flat_map(move |list| pod["spec"][*list].as_array().into_iter().flatten())
 }
 
 /// The error of a request that needs a kubelet or a proxy to one.

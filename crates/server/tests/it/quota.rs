@@ -171,6 +171,98 @@ async fn a_quota_with_scopes_counts_only_matching_pods() {
     assert_eq!(used(&api, "q").await, json!({"pods": "1"}));
 }
 
+#[tokio::test]
+async fn a_scope_selects_pods_with_an_affinity_across_namespaces() {
+    let api = Api::start().await;
+    let mut scoped = quota("q", &json!({"pods": "1"}));
+    scoped["spec"]["scopeSelector"] = json!({"matchExpressions": [
+        {"scopeName": "CrossNamespacePodAffinity", "operator": "Exists"},
+    ]});
+    api.create(QUOTAS, &scoped).await;
+    let near = |name: &str, kind: &str, preferred: bool, more: Value| {
+        let mut term = json!({"topologyKey": "zone", "labelSelector": {}});
+        term.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let mut pod = pod(name, "");
+        pod["spec"]["affinity"][kind] = match preferred {
+            true => json!({"preferredDuringSchedulingIgnoredDuringExecution": [
+                {"weight": 1, "podAffinityTerm": term},
+            ]}),
+            false => json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]}),
+        };
+        pod
+    };
+    api.create(PODS, &near("here", "podAffinity", false, json!({}))).await;
+    assert_eq!(used(&api, "q").await, json!({"pods": "0"}));
+    api.create(PODS, &near("a", "podAffinity", false, json!({"namespaces": ["b"]}))).await;
+    assert_eq!(used(&api, "q").await, json!({"pods": "1"}));
+    let anywhere = json!({"namespaceSelector": {}});
+    for (name, kind, preferred) in [
+        ("b", "podAntiAffinity", false),
+        ("c", "podAffinity", true),
+        ("d", "podAntiAffinity", true),
+    ] {
+        let pod = near(name, kind, preferred, anywhere.clone());
+        api.post(PODS, &pod).await.is(403, "exceeded quota: q");
+    }
+}
+
+#[tokio::test]
+async fn a_scope_selects_claims_by_their_attributes_class() {
+    const CLAIMS: &str = "/api/v1/namespaces/ns/persistentvolumeclaims";
+    let api = Api::start().await;
+    let mut scoped = quota("q", &json!({"persistentvolumeclaims": "1"}));
+    scoped["spec"]["scopeSelector"] = json!({"matchExpressions": [
+        {"scopeName": "VolumeAttributesClass", "operator": "In", "values": ["gold"]},
+    ]});
+    api.create(QUOTAS, &scoped).await;
+    let claim = |name: &str, class: Value| {
+        json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "volumeAttributesClassName": class,
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        })
+    };
+    api.create(CLAIMS, &claim("plain", Value::Null)).await;
+    api.create(CLAIMS, &claim("silver", json!("silver"))).await;
+    assert_eq!(used(&api, "q").await, json!({"persistentvolumeclaims": "0"}));
+    let current = json!({"status": {"currentVolumeAttributesClassName": "gold"}});
+    api.merge(&format!("{CLAIMS}/silver/status"), &current).await.is(200, "");
+    assert_eq!(used(&api, "q").await, json!({"persistentvolumeclaims": "1"}));
+    api.post(CLAIMS, &claim("gold", json!("gold"))).await.is(403, "exceeded quota: q");
+}
+
+#[tokio::test]
+async fn a_quota_limits_the_devices_that_claims_may_get() {
+    const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims";
+    let api = Api::start().await;
+    let devices = "gpu.deviceclass.resource.k8s.io/devices";
+    let hard = json!({devices: "35", "count/resourceclaims.resource.k8s.io": "9"});
+    api.create(QUOTAS, &quota("q", &hard)).await;
+    let claim = |name: &str, request: Value| {
+        let mut request = request;
+        request["name"] = json!("r");
+        json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+            "spec": {"devices": {"requests": [request]}},
+        })
+    };
+    let alternatives = json!({"firstAvailable": [
+        {"name": "a", "deviceClassName": "gpu", "count": 2},
+        {"name": "b", "deviceClassName": "gpu", "count": 1},
+    ]});
+    api.create(CLAIMS, &claim("a", alternatives)).await;
+    let all = json!({"exactly": {"deviceClassName": "gpu", "allocationMode": "All"}});
+    api.create(CLAIMS, &claim("b", all)).await;
+    let two = json!({"exactly": {"deviceClassName": "gpu", "count": 2}});
+    api.post(CLAIMS, &claim("c", two)).await.is(403, "exceeded quota: q");
+    let other = json!({"exactly": {"deviceClassName": "fpga"}});
+    api.create(CLAIMS, &claim("d", other)).await;
+    let expected = json!({devices: "34", "count/resourceclaims.resource.k8s.io": "3"});
+    assert_eq!(used(&api, "q").await, expected);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_creates_cannot_exceed_a_quota() {
     let api = Api::start().await;

@@ -1,5 +1,6 @@
 //! The quota usage of one object.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headwater_api::quantity::Quantity;
@@ -7,7 +8,7 @@ use headwater_json::{Value, json};
 
 use super::row;
 use crate::admission::resources::{
-    Amounts, ResourceList, amounts, containers, of_container, of_pod,
+    Amounts, ResourceList, add, amounts, containers, of_container, of_pod,
 };
 use crate::kinds::registry::{Registry, Served};
 
@@ -22,6 +23,12 @@ const PLAIN_REQUESTS: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 const MANDATORY: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 
+/// After the name of a device class, the number of its devices that claims ask for.
+const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
+
+/// The largest number of devices of a claim, counted for a request of all.
+const DEVICES_MAX: u64 = 32;
+
 /// Whether quotas apply to this kind: all namespaced kinds except events, which expire.
 pub(super) fn counts(kind: &Served) -> bool {
     kind.namespaced && !kind.traits.expires
@@ -31,9 +38,14 @@ fn is_core(kind: &Served, plural: &str) -> bool {
     kind.group.is_empty() && kind.plural == plural
 }
 
+fn is_device_claim(kind: &Served) -> bool {
+    kind.group == "resource.k8s.io" && kind.plural == "resourceclaims"
+}
+
 /// Whether quotas only count objects of this kind.
 pub(super) fn is_plain(kind: &Served) -> bool {
-    !["pods", "services", "persistentvolumeclaims"].iter().any(|plural| is_core(kind, plural))
+    let amounts = ["pods", "services", "persistentvolumeclaims"];
+    !is_device_claim(kind) && !amounts.iter().any(|plural| is_core(kind, plural))
 }
 
 /// `count/deployments.apps`.
@@ -51,6 +63,7 @@ pub(super) fn counted_kinds(registry: &Registry, hard: &Amounts) -> Vec<Arc<Serv
                 (group, plural)
             }
             None if ALIASES.contains(&name.as_str()) => ("", name.as_str()),
+            None if name.ends_with(DEVICES) => ("resource.k8s.io", "resourceclaims"),
             None if name.starts_with("services") => ("", "services"),
             None if name == "persistentvolumeclaims"
                 || name == "requests.storage"
@@ -85,6 +98,7 @@ pub(super) fn usage(kind: &Served, object: &Value) -> Amounts {
         "pods" if kind.group.is_empty() => pod(&mut used, object),
         "services" if kind.group.is_empty() => service(&mut used, object),
         "persistentvolumeclaims" if kind.group.is_empty() => claim(&mut used, object),
+        _ if is_device_claim(kind) => devices(&mut used, object),
         _ => {}
     }
     used
@@ -110,6 +124,7 @@ pub(super) fn essence(kind: &Served, object: &Value) -> Value {
                     "overhead": spec["overhead"], "resources": spec["resources"],
                     "activeDeadlineSeconds": spec["activeDeadlineSeconds"],
                     "priorityClassName": spec["priorityClassName"],
+                    "affinity": spec["affinity"],
                 },
                 "status": { "phase": object["status"]["phase"] },
             })
@@ -118,9 +133,21 @@ pub(super) fn essence(kind: &Served, object: &Value) -> Value {
             "type": spec["type"], "ports": spec["ports"],
             "allocateLoadBalancerNodePorts": spec["allocateLoadBalancerNodePorts"],
         }}),
-        _ => json!({"spec": {
-            "resources": spec["resources"], "storageClassName": spec["storageClassName"],
-        }}),
+        "persistentvolumeclaims" => {
+            let status = &object["status"];
+            json!({
+                "spec": {
+                    "resources": spec["resources"],
+                    "storageClassName": spec["storageClassName"],
+                    "volumeAttributesClassName": spec["volumeAttributesClassName"],
+                },
+                "status": {
+                    "currentVolumeAttributesClassName": status["currentVolumeAttributesClassName"],
+                    "modifyVolumeStatus": status["modifyVolumeStatus"],
+                },
+            })
+        }
+        _ => Value::Null,
     }
 }
 
@@ -180,6 +207,27 @@ fn claim(used: &mut Amounts, claim: &Value) {
     }
 }
 
+/// The devices of each class that a claim may get at most.
+fn devices(used: &mut Amounts, claim: &Value) {
+    let count = |request: &Value| match request["allocationMode"].as_str() {
+        Some("ExactCount") => request["count"].as_u64().unwrap_or_default(),
+        Some("All") => DEVICES_MAX,
+        _ => 0,
+    };
+    for request in claim["spec"]["devices"]["requests"].as_array().into_iter().flatten() {
+        let alternatives = request["firstAvailable"].as_array().into_iter().flatten();
+        let exact = request.get("exactly");
+        let mut of_class: BTreeMap<&str, u64> = BTreeMap::new();
+        for one in alternatives.chain(exact) {
+            let most = of_class.entry(one["deviceClassName"].as_str().unwrap_or_default());
+            let most = most.or_default();
+            *most = count(one).max(*most);
+        }
+        let named = |(class, most)| (format!("{class}{DEVICES}"), Quantity::count(most));
+        add(used, &of_class.into_iter().map(named).collect());
+    }
+}
+
 /// The resources that a new pod must set because a quota limits them.
 pub(super) fn constraints(kind: &Served, object: &Value, hard: &Amounts) -> Result<(), String> {
     if !is_core(kind, "pods") {
@@ -210,8 +258,14 @@ pub(super) fn constraints(kind: &Served, object: &Value, hard: &Amounts) -> Resu
     }
 }
 
-/// The scopes of a quota.
-pub(super) struct Scopes(Vec<(String, String, Vec<String>)>);
+/// The scopes of a quota; all must apply.
+pub(super) struct Scopes(Vec<Scope>);
+
+struct Scope {
+    name: String,
+    operator: String,
+    values: Vec<String>,
+}
 
 impl Scopes {
     pub(super) fn of(quota: &Value) -> Scopes {
@@ -220,13 +274,17 @@ impl Scopes {
             list.filter_map(Value::as_str).map(str::to_owned).collect()
         };
         let spec = &quota["spec"];
-        let mut scopes: Vec<(String, String, Vec<String>)> = words(&spec["scopes"])
+        let mut scopes: Vec<Scope> = words(&spec["scopes"])
             .into_iter()
-            .map(|scope| (scope, "Exists".to_owned(), Vec::new()))
+            .map(|name| Scope { name, operator: "Exists".to_owned(), values: Vec::new() })
             .collect();
         for term in spec["scopeSelector"]["matchExpressions"].as_array().into_iter().flatten() {
             let text = |key: &str| term[key].as_str().unwrap_or_default().to_owned();
-            scopes.push((text("scopeName"), text("operator"), words(&term["values"])));
+            scopes.push(Scope {
+                name: text("scopeName"),
+                operator: text("operator"),
+                values: words(&term["values"]),
+            });
         }
         Scopes(scopes)
     }
@@ -235,30 +293,72 @@ impl Scopes {
         self.0.is_empty()
     }
 
-    /// Whether the quota applies to an object. Scopes select pods only.
+    /// Whether the quota applies to an object. Scopes select pods and claims of volumes only.
     pub(super) fn cover(&self, kind: &Served, object: &Value) -> bool {
-        self.is_empty()
-            || (is_core(kind, "pods") && self.0.iter().all(|scope| is_in(scope, object)))
+        let is_in: fn(&Scope, &Value) -> bool = match &*kind.plural {
+            _ if self.is_empty() => return true,
+            "pods" if kind.group.is_empty() => has_pod,
+            "persistentvolumeclaims" if kind.group.is_empty() => has_claim,
+            _ => return false,
+        };
+        self.0.iter().all(|scope| is_in(scope, object))
     }
 }
 
-fn is_in((scope, operator, values): &(String, String, Vec<String>), pod: &Value) -> bool {
+fn has_pod(scope: &Scope, pod: &Value) -> bool {
     let spec = &pod["spec"];
     let terminating = spec["activeDeadlineSeconds"].as_i64().is_some();
-    let class = spec["priorityClassName"].as_str().unwrap_or_default();
-    match scope.as_str() {
+    match scope.name.as_str() {
         "Terminating" => terminating,
         "NotTerminating" => !terminating,
         "BestEffort" => is_best_effort(spec),
         "NotBestEffort" => !is_best_effort(spec),
-        "PriorityClass" => match operator.as_str() {
-            "In" => values.iter().any(|value| value == class),
-            "NotIn" => !values.iter().any(|value| value == class),
-            "DoesNotExist" => class.is_empty(),
-            _ => !class.is_empty(),
-        },
+        "PriorityClass" => scope.selects([&spec["priorityClassName"]]),
+        "CrossNamespacePodAffinity" => has_affinity_across_namespaces(spec),
         _ => false,
     }
+}
+
+fn has_claim(scope: &Scope, claim: &Value) -> bool {
+    let status = &claim["status"];
+    let classes = [
+        &claim["spec"]["volumeAttributesClassName"],
+        &status["currentVolumeAttributesClassName"],
+        &status["modifyVolumeStatus"]["targetVolumeAttributesClassName"],
+    ];
+    scope.name == "VolumeAttributesClass" && scope.selects(classes)
+}
+
+impl Scope {
+    /// Whether the operator selects one of the names; absent and empty ones do not count.
+    fn selects<const N: usize>(&self, names: [&Value; N]) -> bool {
+        let names: Vec<&str> =
+            names.iter().filter_map(|name| name.as_str()).filter(|name| !name.is_empty()).collect();
+        let is_listed = |name: &str| self.values.iter().any(|value| value == name);
+        match self.operator.as_str() {
+            "In" => names.iter().any(|name| is_listed(name)),
+            "NotIn" => names.is_empty() || names.iter().any(|name| !is_listed(name)),
+            "DoesNotExist" => names.is_empty(),
+            _ => !names.is_empty(),
+        }
+    }
+}
+
+/// Whether a pod has an affinity or anti-affinity to pods of namespaces that it names or selects.
+fn has_affinity_across_namespaces(spec: &Value) -> bool {
+    let kinds = ["podAffinity", "podAntiAffinity"].map(|kind| &spec["affinity"][kind]);
+    let terms = |kind: &&Value, key: &str| kind[key].as_array().cloned().unwrap_or_default();
+    let required =
+        kinds.iter().flat_map(|kind| terms(kind, "requiredDuringSchedulingIgnoredDuringExecution"));
+    let preferred = kinds
+        .iter()
+        .flat_map(|kind| terms(kind, "preferredDuringSchedulingIgnoredDuringExecution"))
+        .map(|weighted| weighted["podAffinityTerm"].clone());
+    let is_across = |term: Value| {
+        term["namespaces"].as_array().is_some_and(|names| !names.is_empty())
+            || term["namespaceSelector"].is_object()
+    };
+    required.chain(preferred).any(is_across)
 }
 
 /// Whether a pod has no CPU or memory requests or limits.

@@ -372,6 +372,8 @@ async fn custom_kinds_are_described_in_both_versions() {
                 "size": { "type": "integer", "nullable": true },
                 "free": { "type": "object", "x-kubernetes-preserve-unknown-fields": true,
                           "properties": { "known": { "type": "string" } } },
+                "template": { "type": "object", "x-kubernetes-embedded-resource": true,
+                              "properties": { "spec": { "type": "string", "default": "a" } } },
             }, "required": ["size"] },
         },
     });
@@ -407,10 +409,28 @@ async fn custom_kinds_are_described_in_both_versions() {
     assert!(old["spec"]["properties"]["free"].get("properties").is_none());
     assert_eq!(new["properties"]["spec"]["required"], json!(["size"]));
     assert_eq!(new["x-kubernetes-selectable-fields"], json!([{ "fieldPath": "spec.size" }]));
-    let any = &v2["definitions"]["com.example.v1.Any"];
-    assert!(any.get("properties").is_none(), "{any}");
+    for template in [&old["spec"]["properties"], &new["properties"]["spec"]["properties"]] {
+        let template = &template["template"];
+        assert_eq!(template["required"], json!(["kind", "apiVersion"]));
+        assert!(template["properties"].get("metadata").is_some(), "{template}");
+    }
+    let of_template = &old["spec"]["properties"]["template"]["properties"]["spec"];
+    assert_eq!(*of_template, json!({ "type": "string" }));
+    // Clients of version 2 would refuse fields that are not listed.
+    let names = json!([{ "group": "example.com", "kind": "Any", "version": "v1" }]);
+    assert_eq!(
+        v2["definitions"]["com.example.v1.Any"],
+        json!({ "type": "object", "x-kubernetes-group-version-kind": names })
+    );
+    let any = &v3["components"]["schemas"]["com.example.v1.Any"];
+    assert!(any["properties"].get("metadata").is_some(), "{any}");
+    let list = &v3["components"]["schemas"]["com.example.v1.AnyList"]["properties"]["items"];
+    assert_eq!(list["items"], json!({ "$ref": "#/components/schemas/com.example.v1.Any" }));
     let patch = &v2["paths"]["/apis/example.com/v1/namespaces/{namespace}/things/{name}"]["patch"];
     assert_eq!(patch["operationId"], "patchExampleComV1NamespacedThing");
+    assert!(patch["responses"].get("201").is_none(), "{patch}");
+    let things = &v3["paths"]["/apis/example.com/v1/namespaces/{namespace}/things"];
+    assert!(things["delete"].get("requestBody").is_none(), "{things}");
     let types = patch["consumes"].as_array().unwrap();
     assert!(types.iter().all(|name| *name != "application/strategic-merge-patch+json"));
 }

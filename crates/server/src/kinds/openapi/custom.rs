@@ -2,13 +2,13 @@
 
 use headwater_json::{Map, Value};
 
-/// Validations that version 2 cannot express.
-const DROPPED: &[&str] = &["oneOf", "anyOf", "allOf", "not", "nullable"];
+/// What version 2 cannot express, or its clients would misread.
+const DROPPED: &[&str] = &["oneOf", "anyOf", "allOf", "not", "nullable", "default"];
 
-/// Whether an object of the schema may have any fields: it is published without properties, because
+/// Whether an object of the schema may have any fields. Version 2 has no properties for it, because
 /// clients would refuse unknown ones otherwise.
 pub(super) fn is_free(schema: &Value) -> bool {
-    schema["x-kubernetes-preserve-unknown-fields"] == true && schema.get("properties").is_none()
+    schema["x-kubernetes-preserve-unknown-fields"] == true
 }
 
 /// A schema without what clients of version 2 would misread.
@@ -16,12 +16,15 @@ pub(super) fn for_version_two(schema: Value) -> Value {
     let Value::Object(mut schema) = schema else { return schema };
     let is_true = |schema: &Map, key: &str| schema.get(key).is_some_and(|value| *value == true);
     let is_nullable = is_true(&schema, "nullable");
-    if is_nullable || is_true(&schema, "x-kubernetes-preserve-unknown-fields") {
+    let is_free = is_true(&schema, "x-kubernetes-preserve-unknown-fields");
+    if is_nullable || is_free {
         // Clients refuse null, and fields that are not listed.
         schema.remove("items");
         schema.remove("properties");
     }
-    if is_nullable || is_true(&schema, "x-kubernetes-int-or-string") {
+    let is_of = |name: &str| schema.get("type").is_some_and(|value| *value == name);
+    let is_open = (is_of("array") && !schema.contains_key("items")) || (is_of("object") && is_free);
+    if is_nullable || is_open || is_true(&schema, "x-kubernetes-int-or-string") {
         schema.remove("type");
     }
     drop_nullable_from_required(&mut schema);
@@ -41,6 +44,9 @@ pub(super) fn for_version_two(schema: Value) -> Value {
 
 /// A field that may be null is not required: clients take null for absent.
 fn drop_nullable_from_required(schema: &mut Map) {
+    if schema.get("additionalProperties").is_some_and(|each| each["nullable"] == true) {
+        schema.remove("required");
+    }
     let Some(Value::Array(required)) = schema.get("required") else { return };
     let is_nullable = |name: &Value| {
         let properties = schema.get("properties");
@@ -67,7 +73,17 @@ mod tests {
             (
                 json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {
                     "a": { "type": "string" } } }),
-                json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true }),
+                json!({ "x-kubernetes-preserve-unknown-fields": true }),
+            ),
+            (
+                json!({ "type": "array", "x-kubernetes-preserve-unknown-fields": true,
+                        "items": { "type": "string" } }),
+                json!({ "x-kubernetes-preserve-unknown-fields": true }),
+            ),
+            (
+                json!({ "type": "object", "required": ["a"], "default": {},
+                        "additionalProperties": { "type": "string", "nullable": true } }),
+                json!({ "type": "object", "additionalProperties": {} }),
             ),
             (
                 json!({ "type": "object", "required": ["a", "b"], "anyOf": [], "properties": {

@@ -136,8 +136,11 @@ impl<'a> DescribedOperation<'a> {
 
     /// The parameters of the verb.
     pub(super) fn parameters(&self) -> Vec<Parameter> {
+        let is_custom = self.target.row.custom;
         let verb = match self.verb {
             "list" | "watch" | "watchlist" => "list",
+            "deletecollection" if is_custom => "list",
+            "get" if is_custom => "get of a custom kind",
             "create" | "update" => "create",
             verb => verb,
         };
@@ -180,7 +183,8 @@ impl<'a> DescribedOperation<'a> {
         let (schema, is_required) = match self.verb {
             "create" | "update" => (self.own(schemas), true),
             "patch" => (schemas.meta("meta/v1.Patch"), true),
-            "delete" | "deletecollection" => (schemas.meta("meta/v1.DeleteOptions"), false),
+            "delete" => (schemas.meta("meta/v1.DeleteOptions"), false),
+            "deletecollection" if !is_custom => (schemas.meta("meta/v1.DeleteOptions"), false),
             _ if style == Style::V2 => {
                 operation["consumes"] = json!(types);
                 return;
@@ -243,6 +247,7 @@ impl<'a> DescribedOperation<'a> {
     fn codes(&self) -> &'static [(&'static str, &'static str)] {
         match self.verb {
             "create" => &[("200", "OK"), ("201", "Created"), ("202", "Accepted")],
+            "patch" if self.target.row.custom => &[("200", "OK")],
             "update" | "patch" => &[("200", "OK"), ("201", "Created")],
             "delete" => &[("200", "OK"), ("202", "Accepted")],
             _ => &[("200", "OK")],

@@ -63,11 +63,13 @@ impl<'a> Schemas<'a> {
     pub(crate) fn list(&mut self, row: &Served) -> Value {
         let name = list_name(row);
         if !self.done.contains_key(&name) {
-            let item = self.kind(row);
-            let item = self.with_default(item);
-            let meta = self.table(LIST_META);
-            let meta = self.with_default(meta);
-            let schema = json!({
+            let (mut item, mut meta) = (self.kind(row), self.table(LIST_META));
+            if row.custom {
+                self.describe(&mut meta, "core.v1.PodList.metadata");
+            } else {
+                (item, meta) = (self.with_default(item), self.with_default(meta));
+            }
+            let mut schema = json!({
                 "type": "object",
                 "required": ["items"],
                 "properties": {
@@ -80,6 +82,12 @@ impl<'a> Schemas<'a> {
                     "group": row.group, "version": row.version, "kind": row.list_kind,
                 }],
             });
+            if row.custom {
+                let kind = &row.kind.kind;
+                schema["description"] = format!("{} is a list of {kind}", row.list_kind).into();
+                schema["properties"]["items"]["description"] =
+                    format!("The {}.", row.plural).into();
+            }
             self.done.insert(name.clone(), schema);
         }
         self.reference(&name)
@@ -240,16 +248,13 @@ impl<'a> Schemas<'a> {
     fn custom(&mut self, row: &Served, given: Option<Value>) -> Value {
         let given = given.unwrap_or_else(|| json!({ "type": "object" }));
         let mut schema = match self.style {
+            Style::V2 if custom::is_free(&given) => json!({ "type": "object" }),
             Style::V2 => custom::for_version_two(given),
             Style::V3 => given,
         };
-        if !custom::is_free(&schema) {
-            let meta = self.table("meta/v1.ObjectMeta");
-            schema["properties"]["metadata"] = meta;
-            self.describe(&mut schema["properties"]["metadata"], "core.v1.Pod.metadata");
-            for key in ["apiVersion", "kind"] {
-                schema["properties"][key] = self.type_meta(key);
-            }
+        if self.style == Style::V3 || !custom::is_free(&schema) {
+            self.complete_embedded(&mut schema);
+            self.add_object_fields(&mut schema);
         }
         let selectable = row.definition.as_ref().map_or(&[][..], |custom| &custom.fields);
         if self.style == Style::V3 && !selectable.is_empty() {
@@ -258,6 +263,39 @@ impl<'a> Schemas<'a> {
         }
         schema["x-kubernetes-group-version-kind"] = names(&row.group, &row.version, &row.kind.kind);
         schema
+    }
+
+    /// The fields that every object has.
+    fn add_object_fields(&mut self, schema: &mut Value) {
+        schema["properties"]["metadata"] = self.table("meta/v1.ObjectMeta");
+        self.describe(&mut schema["properties"]["metadata"], "core.v1.Pod.metadata");
+        for key in ["apiVersion", "kind"] {
+            schema["properties"][key] = self.type_meta(key);
+        }
+    }
+
+    /// Adds the fields that every object has to the objects inside a schema.
+    fn complete_embedded(&mut self, schema: &mut Value) {
+        if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+            properties.iter_mut().for_each(|(_, part)| self.complete_embedded(part));
+        }
+        for key in ["items", "additionalProperties"] {
+            if let Some(part) = schema.get_mut(key) {
+                self.complete_embedded(part);
+            }
+        }
+        let is_open = self.style == Style::V2 && custom::is_free(schema);
+        if schema["x-kubernetes-embedded-resource"] != true || is_open {
+            return;
+        }
+        self.add_object_fields(schema);
+        let mut required = schema["required"].as_array().cloned().unwrap_or_default();
+        for key in ["kind", "apiVersion"] {
+            if !required.iter().any(|name| *name == key) {
+                required.push(key.into());
+            }
+        }
+        schema["required"] = required.into();
     }
 
     fn object(&mut self, of: &Type) -> Value {

@@ -29,6 +29,7 @@ const ACCOUNTS: &[(&str, &str)] = &[
     ("serviceaccount", "service-account-controller"),
     ("root-ca", "root-ca-cert-publisher"),
     ("endpointslice", "endpointslice-controller"),
+    ("service-lb-controller", "service-controller"),
     ("job", "job-controller"),
     ("disruption", "disruption-controller"),
     ("nodelifecycle", "node-controller"),
@@ -112,7 +113,7 @@ mod tests {
         assert!(
             all().iter().all(|identity| !identity.groups.contains(&"system:masters".to_owned()))
         );
-        assert_eq!(all().len(), 24);
+        assert_eq!(all().len(), 25);
         assert_eq!(of("scheduler").unwrap().user, "system:kube-scheduler");
         assert_eq!(of("unknown"), None);
         assert_eq!(component("simulated-kubelets"), Some("kubelet"));

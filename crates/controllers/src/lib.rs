@@ -58,6 +58,7 @@ mod namespace;
 mod garbage;
 mod serviceaccount;
 mod endpointslice;
+mod loadbalancer;
 mod disruption;
 mod volumes;
 mod autoscaling;

@@ -6,8 +6,8 @@ use headwater_client::controller::Prepared;
 use crate::cluster::Cluster;
 use crate::{
     autoscaling, certificates, cronjob, daemonset, deployment, disruption, endpointslice, garbage,
-    job, namespace, nodelifecycle, nodes, replicaset, scheduler, serviceaccount, statefulset,
-    token_secrets, volumes,
+    job, loadbalancer, namespace, nodelifecycle, nodes, replicaset, scheduler, serviceaccount,
+    statefulset, token_secrets, volumes,
 };
 
 /// Opens a controller's informers and returns it ready to run.
@@ -32,6 +32,7 @@ const ALL: &[(&str, Prepare)] = &[
     ("serviceaccount", serviceaccount::prepare_root_ca),
     ("endpointslice", endpointslice::prepare),
     ("endpointslicemirroring", endpointslice::prepare_mirroring),
+    ("service-lb-controller", loadbalancer::prepare),
     ("job", job::prepare),
     ("cronjob", cronjob::prepare),
     ("horizontalpodautoscaler", autoscaling::prepare),

@@ -114,8 +114,13 @@ impl Kubelet {
         if let PodTransition::Start { .. } = next.transition
             && let Some(missing) = references::first_missing(&pod, &cx).await?
         {
-            missing.report(&pod, &cx).await?;
-            return Ok(Next::After(references::RETRY));
+            let waited = elapsed.saturating_sub(next.after);
+            let is_over = stages.missing.is_some_and(|delay| delay.with(0.0) <= waited);
+            if !is_over || missing.is_claim() {
+                missing.report(&pod, &cx).await?;
+                return Ok(Next::After(references::RETRY));
+            }
+            missing.report_ignored(&pod, &cx);
         }
         self.apply(&pod, &next.transition, number, &cx).await?;
         Ok(Next::Done)

@@ -1,5 +1,9 @@
 //! Whether everything exists that a pod reads: claims, ConfigMaps and Secrets.
 //!
+//! A pod waits for claims without limit. On a real cluster, another pod often creates the ConfigMap
+//! or Secret (a hook of a chart, an operator), which no simulated pod does: after a time, the pod
+//! starts without it.
+//!
 //! River: a pod that is about to start → **references** → reads of single objects. Nothing is
 //! cached: only pods with references cause reads, as with a kubelet.
 
@@ -13,6 +17,7 @@ use crate::pod::{Pod, PodReference, SourceReference};
 
 use super::pod_lifecycle::waits_for;
 use super::pod_status::waiting_patch;
+use super::rules::MISSING_AFTER;
 
 /// How long until a missing object is looked up again.
 pub(crate) const RETRY: Duration = Duration::from_secs(2);
@@ -25,23 +30,28 @@ const CONFIG_ERROR: &str = "CreateContainerConfigError";
 pub(crate) struct MissingReference {
     /// The volume that cannot be mounted; `None` for an environment variable.
     volume: Option<String>,
+    /// Whether it is a claim.
+    is_claim: bool,
     /// Such as `configmap "settings" not found`.
     what: String,
 }
 
-/// The first object that a pod needs and that does not exist.
+/// The first object that a pod needs and that does not exist; claims come first.
 pub(crate) async fn first_missing(
     pod: &Pod,
     cx: &Context,
 ) -> Result<Option<MissingReference>, Error> {
     let namespace = pod.namespace().unwrap_or_default();
-    for reference in pod.references() {
+    let is_claim = |reference: &&PodReference| matches!(reference, PodReference::Claim(_));
+    let (claims, contents): (Vec<_>, Vec<_>) = pod.references().partition(is_claim);
+    for reference in claims.into_iter().chain(contents) {
         let missing = match reference {
             PodReference::Claim(name) => {
                 let key = Key::namespaced(namespace, name);
                 let claim = cx.of::<PersistentVolumeClaim>().get(&key).await?;
                 let what = claim_problem(name, claim.as_ref());
-                what.map(|what| MissingReference { volume: Some(name.clone()), what })
+                let volume = Some(name.clone());
+                what.map(|what| MissingReference { volume, is_claim: true, what })
             }
             PodReference::ConfigMap(source) => {
                 let key = Key::namespaced(namespace, &source.name);
@@ -91,13 +101,28 @@ fn source_problem<K>(
         }
         _ => return None,
     };
-    Some(MissingReference { volume: source.volume.clone(), what })
+    Some(MissingReference { volume: source.volume.clone(), is_claim: false, what })
 }
 
 impl MissingReference {
+    /// Whether it is a claim, for which a pod waits without limit.
+    pub(crate) fn is_claim(&self) -> bool {
+        self.is_claim
+    }
+
+    /// Reports that the pod starts without it.
+    pub(crate) fn report_ignored(&self, pod: &Pod, cx: &Context) {
+        let what = &self.what;
+        let message = format_args!(
+            "{what}: the simulated pod starts without it; with the annotation {MISSING_AFTER}: \
+             never it waits"
+        );
+        cx.warning(pod, "MissingContent", message);
+    }
+
     /// Reports it as a kubelet does.
     pub(crate) async fn report(&self, pod: &Pod, cx: &Context) -> Result<(), Error> {
-        let Self { volume, what } = self;
+        let Self { volume, what, .. } = self;
         if let Some(volume) = volume {
             let message = format_args!("MountVolume.SetUp failed for volume {volume:?} : {what}");
             cx.warning(pod, "FailedMount", message);

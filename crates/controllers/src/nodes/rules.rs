@@ -30,6 +30,9 @@ pub const READY_AFTER: &str = "headwater.dev/ready-after";
 pub const TERMINATION_MESSAGE: &str = "headwater.dev/termination-message";
 /// The pod annotation with the reason why its images cannot be pulled; without it they can.
 pub const PULL_ERROR: &str = "headwater.dev/pull-error";
+/// The pod annotation with the time after which it starts without the ConfigMaps and Secrets that
+/// do not exist, or `never`.
+pub const MISSING_AFTER: &str = "headwater.dev/missing-after";
 /// The pod annotation with the reason of its containers' exit, such as `OOMKilled`.
 pub const EXIT_REASON: &str = "headwater.dev/exit-reason";
 /// The pod annotation that says when its readiness probes fail: `30s..45s`, `30s..` or `20%`.
@@ -151,6 +154,7 @@ struct StageDelay {
 enum Stage {
     Creating,
     Pulled,
+    Missing,
     Running,
     Ready,
     Succeeded,
@@ -190,6 +194,8 @@ pub(crate) struct PodStages {
     pub(crate) running: Delay,
     /// Why its images cannot be pulled.
     pub(crate) pull_error: Option<String>,
+    /// After it could start but for ConfigMaps or Secrets that do not exist; `None` for never.
+    pub(crate) missing: Option<Delay>,
     /// After it runs; `None` for never.
     pub(crate) ready: Option<Delay>,
     /// After it runs; `None` if it runs until it is deleted.
@@ -223,6 +229,7 @@ const DEFAULT_STAGES: PodStages = PodStages {
     creating: Delay::millis(0, 0),
     running: Delay::millis(300, 200),
     pull_error: None,
+    missing: Some(Delay::millis(30_000, 0)),
     ready: Some(Delay::millis(0, 0)),
     exit: None,
     restarted: Delay::millis(10_000, 0),
@@ -346,6 +353,7 @@ impl StageDelay {
                 let why = || self.message.clone().unwrap_or_else(|| NOT_FOUND.to_owned());
                 stages.pull_error = self.never.then(why);
             }
+            Stage::Missing => stages.missing = (!self.never).then_some(delay),
             Stage::Running => stages.running = delay,
             Stage::Ready => stages.ready = (!self.never).then_some(delay),
             Stage::Succeeded => stages.exit = (!self.never).then(|| exit(0)),
@@ -389,10 +397,16 @@ fn apply_annotations(stages: &mut PodStages, pod: &Pod) {
     if let Some(why) = pod.annotation(PULL_ERROR) {
         stages.pull_error = Some(why.to_owned());
     }
-    match pod.annotation(READY_AFTER) {
-        Some("never") => stages.ready = None,
-        Some(text) => stages.ready = parse(text).map(Delay::exactly).or(stages.ready),
-        None => {}
+    stages.ready = or_never(pod.annotation(READY_AFTER), stages.ready);
+    stages.missing = or_never(pod.annotation(MISSING_AFTER), stages.missing);
+}
+
+/// The delay of an annotation that may be `never`; the usual one if it is absent or unreadable.
+fn or_never(text: Option<&str>, usual: Option<Delay>) -> Option<Delay> {
+    match text {
+        Some("never") => None,
+        Some(text) => parse(text).map(Delay::exactly).or(usual),
+        None => usual,
     }
 }
 
@@ -402,7 +416,8 @@ type AnnotationCheck = (&'static str, fn(&str) -> bool, &'static str);
 const ANNOTATIONS: &[AnnotationCheck] = &[
     (COMPLETE_AFTER, is_time, TIME),
     (FAIL_AFTER, is_time, TIME),
-    (READY_AFTER, |text| text == "never" || is_time(text), "never, or a time such as 200ms or 2s"),
+    (READY_AFTER, is_time_or_never, TIME_OR_NEVER),
+    (MISSING_AFTER, is_time_or_never, TIME_OR_NEVER),
     (EXIT_CODE, |text| text.parse::<i32>().is_ok(), "a number"),
     (LOG_EVERY, is_time, TIME),
     (CPU, is_curve, CURVE),
@@ -425,6 +440,7 @@ const EXECS: &str = "a YAML map from command lines to texts, or to stdout, stder
 const PAGES: &str = "a YAML map from paths to texts, or to status, headers and body";
 const CURVE: &str = "an amount such as 250m, or sine 100m..900m 2m, then noise 10% if wanted";
 const TIME: &str = "a time such as 200ms, 2s or 1m30s";
+const TIME_OR_NEVER: &str = "never, or a time such as 200ms or 2s";
 
 fn is_curve(text: &str) -> bool {
     LoadCurve::parse(text).is_some()
@@ -436,6 +452,10 @@ fn is_failures(text: &str) -> bool {
 
 fn is_time(text: &str) -> bool {
     parse(text).is_some()
+}
+
+fn is_time_or_never(text: &str) -> bool {
+    text == "never" || is_time(text)
 }
 
 /// A sentence for each annotation of ours that cannot be read.
@@ -542,6 +562,14 @@ rules:
         assert!(
             invalid_annotations(&pod(json!({"annotations": {READY_AFTER: "never"}}))).is_empty()
         );
+        for (text, expected) in [
+            ("never", None),
+            ("2s", Some(Delay::millis(2_000, 0))),
+            ("soon", DEFAULT_STAGES.missing),
+        ] {
+            let pod = pod(json!({"annotations": {MISSING_AFTER: text}}));
+            assert_eq!(rules.stages_for(&pod).missing, expected, "{text}");
+        }
         let message = json!({"annotations": {FAIL_AFTER: "1s", EXIT_REASON: "OOMKilled",
             TERMINATION_MESSAGE: "no memory", PULL_ERROR: "denied"}});
         let stages = rules.stages_for(&pod(message));

@@ -113,3 +113,23 @@ async fn slices_of_other_controllers_are_not_changed() {
     let key = world.until("default/web", |it: Option<&Service>| it.is_some()).await.unwrap().key();
     assert_eq!(key.name(), "web");
 }
+
+#[tokio::test]
+async fn a_balanced_service_has_an_external_address_while_it_is_balanced() {
+    let world = World::with("service-lb-controller").await;
+    let mut balanced = service();
+    balanced["spec"]["type"] = "LoadBalancer".into();
+    world.create::<Service>(balanced).await;
+    let external = |service: Option<&Service>| {
+        let status = service.and_then(|service| service.status.clone()).unwrap_or_default();
+        let ingress = status.load_balancer.and_then(|balancer| balancer.ingress);
+        ingress.unwrap_or_default().first().and_then(|one| one.ip.clone())
+    };
+    let has_address = |service: Option<&Service>| {
+        external(service).is_some_and(|ip| ip.starts_with("198.18.") || ip.starts_with("198.19."))
+    };
+    world.until("default/web", has_address).await;
+    world.merge::<Service>("default/web", json!({"spec": {"type": "ClusterIP"}})).await;
+    let has_none = |service: Option<&Service>| service.is_some() && external(service).is_none();
+    world.until("default/web", has_none).await;
+}

@@ -133,7 +133,9 @@ async fn a_pod_starts_when_everything_it_reads_exists() {
     let mut spec = mount();
     spec["containers"] = json!([{"name": "c", "image": "v1",
         "envFrom": [{"configMapRef": {"name": "settings"}}]}]);
-    world.create::<Pod>(pod("user", spec)).await;
+    let mut reader = pod("user", spec);
+    reader["metadata"]["annotations"] = json!({"headwater.dev/missing-after": "never"});
+    world.create::<Pod>(reader).await;
     let reported = |wanted: &'static str| {
         move |events: &Snapshot<Event>| {
             let says = |event: &Event| {
@@ -157,6 +159,28 @@ async fn a_pod_starts_when_everything_it_reads_exists() {
         .await;
     let settings = json!({"metadata": {"name": "settings", "namespace": "default"}});
     world.create::<ConfigMap>(settings).await;
+    world
+        .until("default/user", |pod: Option<&Pod>| {
+            let status = pod.and_then(|pod| pod.status.clone()).unwrap_or_default();
+            status.phase.as_deref() == Some("Running")
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_starts_without_a_config_map_that_nothing_creates() {
+    let world = World::with_nodes(1, "persistentvolume-binder").await;
+    let volumes = json!({"volumes": [{"name": "conf", "configMap": {"name": "settings"}}]});
+    let mut reader = pod("user", volumes);
+    reader["metadata"]["annotations"] = json!({"headwater.dev/missing-after": "1ms"});
+    world.create::<Pod>(reader).await;
+    let ignored = |events: &Snapshot<Event>| {
+        let mut missing = events.iter().map(|(_, event)| event);
+        let is = |event: &Event| event.reason.as_deref() == Some("MissingContent");
+        missing.find(|event| is(event)).and_then(|event| event.message.clone())
+    };
+    let message = world.until_all(ignored).await;
+    assert!(message.starts_with("configmap \"settings\" not found"), "{message}");
     world
         .until("default/user", |pod: Option<&Pod>| {
             let status = pod.and_then(|pod| pod.status.clone()).unwrap_or_default();

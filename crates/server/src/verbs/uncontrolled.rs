@@ -23,13 +23,14 @@ const UNCONTROLLED: &[(&str, &str, &str)] = &[
     ("autoscaling.k8s.io", "verticalpodautoscalers", "no vertical autoscaler runs here"),
 ];
 
-const LOAD_BALANCER: &str = "no load balancer runs here; the Service gets no external address";
+const LOAD_BALANCER: &str =
+    "no load balancer of this class runs here; the Service gets no external address";
 
 /// The warning about a new object in a simulated cluster.
 pub(crate) fn warning(kind: &Kind, object: &Value) -> Option<&'static str> {
     if kind.group.is_empty() && kind.plural == "services" {
-        let is_balanced = object["spec"]["type"] == "LoadBalancer";
-        return is_balanced.then_some(LOAD_BALANCER);
+        let has_class = object["spec"]["loadBalancerClass"].as_str().is_some();
+        return has_class.then_some(LOAD_BALANCER);
     }
     let is =
         |(group, plural, _): &&(&str, &str, &str)| kind.group == *group && kind.plural == *plural;
@@ -48,9 +49,11 @@ mod tests {
 
     #[test]
     fn objects_that_nothing_acts_on_are_named() {
+        let of_class =
+            json!({ "spec": { "type": "LoadBalancer", "loadBalancerClass": "example.com/x" } });
+        assert_eq!(warning(&kind("", "services"), &of_class), Some(LOAD_BALANCER));
         let balanced = json!({ "spec": { "type": "LoadBalancer" } });
-        assert_eq!(warning(&kind("", "services"), &balanced), Some(LOAD_BALANCER));
-        assert_eq!(warning(&kind("", "services"), &json!({})), None);
+        assert_eq!(warning(&kind("", "services"), &balanced), None);
         assert!(warning(&kind("networking.k8s.io", "ingresses"), &json!({})).is_some());
         assert_eq!(warning(&kind("apps", "deployments"), &json!({})), None);
     }

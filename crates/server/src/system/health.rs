@@ -22,23 +22,52 @@ pub(crate) struct Health {
 }
 
 /// What is complete when a server accepts its first connection, as Kubernetes names it.
-const STARTED: [&str; 12] = [
+const STARTED: [&str; 27] = [
     "poststarthook/start-apiserver-admission-initializer",
     "poststarthook/generic-apiserver-start-informers",
     "poststarthook/priority-and-fairness-config-consumer",
+    "poststarthook/priority-and-fairness-filter",
+    "poststarthook/storage-object-count-tracker-hook",
     "poststarthook/start-apiextensions-informers",
     "poststarthook/start-apiextensions-controllers",
     "poststarthook/crd-informer-synced",
+    "poststarthook/start-system-namespaces-controller",
+    "poststarthook/start-cluster-authentication-info-controller",
+    "poststarthook/storage-readiness",
+    "poststarthook/start-legacy-token-tracking-controller",
+    "poststarthook/start-service-ip-repair-controllers",
     "poststarthook/rbac/bootstrap-roles",
     "poststarthook/scheduling/bootstrap-system-priority-classes",
     "poststarthook/priority-and-fairness-config-producer",
+    "poststarthook/bootstrap-controller",
+    "poststarthook/start-kubernetes-service-cidr-controller",
     "poststarthook/start-kube-aggregator-informers",
     "poststarthook/apiservice-status-local-available-controller",
+    "poststarthook/apiservice-status-remote-available-controller",
+    "poststarthook/apiservice-registration-controller",
+    "poststarthook/apiservice-discovery-controller",
     "poststarthook/kube-apiserver-autoregistration",
+    "autoregister-completion",
+    "poststarthook/apiservice-openapi-controller",
+    "poststarthook/apiservice-openapiv3-controller",
 ];
 
-/// A check: its name and the reason of its failure.
-type Check = (&'static str, Option<String>);
+/// A check: its name and its result.
+type Check = (&'static str, CheckResult);
+
+enum CheckResult {
+    Passed,
+    /// With the reason.
+    Failed(String),
+    /// It failed, but the endpoint does not fail for it. With the reason.
+    Ignored(String),
+}
+
+impl CheckResult {
+    fn of(trouble: Option<String>) -> CheckResult {
+        trouble.map_or(CheckResult::Passed, CheckResult::Failed)
+    }
+}
 
 impl Health {
     /// The response to a health path; `None` for other paths.
@@ -57,20 +86,27 @@ impl Health {
     }
 
     /// The checks of an endpoint, under the names of Kubernetes. A store or a key service that does not
-    /// work and a stop are no reasons to restart the process, so only `readyz` has them.
+    /// work and a stop are no reasons to restart the process, so only `readyz` fails for them.
     fn checks(&self, endpoint: &str) -> Option<Vec<Check>> {
-        let mut checks: Vec<Check> = vec![("ping", None), ("log", None)];
+        let started = STARTED.map(|name| (name, CheckResult::Passed));
+        let mut checks: Vec<Check> =
+            vec![("ping", CheckResult::Passed), ("log", CheckResult::Passed)];
+        let trouble = self.store_trouble.clone();
         match endpoint {
-            "livez" | "healthz" => checks.extend(STARTED.map(|name| (name, None))),
+            "livez" | "healthz" => {
+                let store = trouble.map_or(CheckResult::Passed, CheckResult::Ignored);
+                checks.push(("etcd", store));
+                checks.extend(started);
+            }
             "readyz" => {
                 let stopping = self.is_stopping.then(|| "the process is shutting down".to_owned());
-                checks.push(("etcd", self.store_trouble.clone()));
+                checks.push(("etcd", CheckResult::of(trouble)));
                 if let Some(services) = &self.key_services {
-                    checks.push(("kms-providers", services.trouble.clone()));
+                    checks.push(("kms-providers", CheckResult::of(services.trouble.clone())));
                 }
-                checks.push(("informer-sync", None));
-                checks.extend(STARTED.map(|name| (name, None)));
-                checks.push(("shutdown", stopping));
+                checks.push(("informer-sync", CheckResult::Passed));
+                checks.extend(started);
+                checks.push(("shutdown", CheckResult::of(stopping)));
             }
             _ => return None,
         }
@@ -84,12 +120,12 @@ fn summary(name: &str, checks: &[Check], query: &str) -> Response {
         pairs().filter(|(key, _)| *key == "exclude").map(|(_, value)| value).collect();
     let mut unknown = excluded.clone();
     let (mut lines, mut failed) = (String::new(), false);
-    for (check, failure) in checks {
+    for (check, result) in checks {
         unknown.retain(|name| name != check);
-        let _ = match (excluded.contains(check), failure) {
-            (true, _) => writeln!(lines, "[+]{check} excluded: ok"),
-            (false, None) => writeln!(lines, "[+]{check} ok"),
-            (false, Some(why)) => {
+        let _ = match (excluded.contains(check), result) {
+            (true, _) | (_, CheckResult::Ignored(_)) => writeln!(lines, "[+]{check} excluded: ok"),
+            (false, CheckResult::Passed) => writeln!(lines, "[+]{check} ok"),
+            (false, CheckResult::Failed(why)) => {
                 tracing::warn!(check, why, "{name} check failed");
                 failed = true;
                 writeln!(lines, "[-]{check} failed: reason withheld")
@@ -111,10 +147,10 @@ fn summary(name: &str, checks: &[Check], query: &str) -> Response {
     }
 }
 
-fn one((check, failure): Check) -> Response {
-    match failure {
-        None => body::text(StatusCode::OK, "ok"),
-        Some(why) => {
+fn one((check, result): Check) -> Response {
+    match result {
+        CheckResult::Passed => body::text(StatusCode::OK, "ok"),
+        CheckResult::Failed(why) | CheckResult::Ignored(why) => {
             tracing::warn!(check, why, "check failed");
             let text = "internal server error: reason withheld\n".to_owned();
             plain(StatusCode::INTERNAL_SERVER_ERROR, text)
@@ -153,7 +189,7 @@ mod tests {
     #[test]
     fn a_healthy_server_says_ok() {
         let health = health(true);
-        for path in ["/livez", "/readyz", "/healthz", "/livez/ping", "/readyz/etcd"] {
+        for path in ["/livez", "/readyz", "/healthz", "/livez/etcd", "/readyz/etcd"] {
             check(&health, path, 200, "ok");
         }
         check(&health, "/livez/", 404, "404 page not found\n");
@@ -169,7 +205,7 @@ mod tests {
     #[test]
     fn verbose_lists_every_check() {
         let (health, started) = (health(true), started());
-        let text = format!("[+]ping ok\n[+]log ok\n{started}livez check passed\n");
+        let text = format!("[+]ping ok\n[+]log ok\n[+]etcd ok\n{started}livez check passed\n");
         check(&health, "/livez?verbose", 200, &text);
         let text = format!(
             "[+]ping ok\n[+]log ok\n[+]etcd excluded: ok\n[+]informer-sync ok\n{started}\
@@ -196,6 +232,10 @@ mod tests {
         check(&health, "/readyz/etcd", 500, "internal server error: reason withheld\n");
         check(&health, "/readyz?exclude=etcd", 200, "ok");
         check(&health, "/livez", 200, "ok");
+        let text =
+            format!("[+]ping ok\n[+]log ok\n[+]etcd excluded: ok\n{started}livez check passed\n");
+        check(&health, "/livez?verbose", 200, &text);
+        check(&health, "/livez/etcd", 500, "internal server error: reason withheld\n");
     }
 
     #[test]

@@ -206,19 +206,12 @@ pub fn exec(
 ) -> CommandReply {
     let shell = Shell { pod, container, now };
     let words: Vec<&str> = command.iter().map(String::as_str).collect();
-    match (words.as_slice(), input) {
-        ([program, "-c" | "-ec" | "-lc", script, ..], _) if is_shell(program) => {
-            shell.script(script)
-        }
-        ([program, ..], None) if is_shell(program) => {
-            CommandReply { output: PROMPT.to_owned(), ..CommandReply::default() }
-        }
-        ([program, ..], Some(lines)) if is_shell(program) => shell.session(lines),
-        (["cat"], None) => CommandReply::default(),
-        (["cat"], Some(lines)) => {
-            CommandReply { output: lines.replace('\r', "\n"), ..CommandReply::default() }
-        }
-        (words, _) => shell.command(words),
+    match words.as_slice() {
+        [program, "-c" | "-ec" | "-lc", script, ..] if is_shell(program) => match script.trim() {
+            only if only == "cat" || is_shell(only) => shell.program(&[only], input),
+            script => shell.script(script),
+        },
+        words => shell.program(words, input),
     }
 }
 
@@ -236,6 +229,18 @@ struct Shell<'a> {
 }
 
 impl Shell<'_> {
+    /// A program that may read input.
+    fn program(&self, words: &[&str], input: Option<&str>) -> CommandReply {
+        let waiting = |output: String| CommandReply { output, ..CommandReply::default() };
+        match (words, input) {
+            ([program, ..], None) if is_shell(program) => waiting(PROMPT.to_owned()),
+            ([program, ..], Some(lines)) if is_shell(program) => self.session(lines),
+            (["cat"], None) => CommandReply::default(),
+            (["cat"], Some(lines)) => waiting(lines.replace('\r', "\n")),
+            (words, _) => self.command(words),
+        }
+    }
+
     /// The lines that were typed into an interactive shell.
     fn session(&self, lines: &str) -> CommandReply {
         let mut session = CommandReply::default();
@@ -423,6 +428,10 @@ mod tests {
         let reply = run(&web, &["/bin/bash"], Some("echo hi\r"));
         assert_eq!((reply.output.as_str(), reply.exit_code), ("hi\n/ # ", None));
         assert_eq!(run(&web, &["sh"], Some("exit 4\n")).exit_code, Some(4));
-        assert_eq!(run(&web, &["cat"], Some("a\n")).output, "a\n");
+        for command in [&["cat"][..], &["sh", "-c", "cat"]] {
+            assert_eq!(run(&web, command, None), CommandReply::default());
+            assert_eq!(run(&web, command, Some("a\n")).output, "a\n");
+        }
+        assert_eq!(run(&web, &["sh", "-c", "sh"], None).output, PROMPT);
     }
 }

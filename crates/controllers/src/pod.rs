@@ -6,8 +6,10 @@
 //! missing here are not lost.
 
 mod references;
+mod sleep;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -92,6 +94,19 @@ pub struct Container {
     pub startup_probe: Option<Box<Probe>>,
     pub liveness_probe: Option<Box<Probe>>,
     pub lifecycle: Option<Box<ContainerHooks>>,
+    /// How long `command` sleeps, if that is what it does.
+    #[serde(default, rename = "command", deserialize_with = "sleep::time")]
+    pub command_sleep: Option<Duration>,
+    /// How long `args` sleep.
+    #[serde(default, rename = "args", deserialize_with = "sleep::time")]
+    pub arguments_sleep: Option<Duration>,
+}
+
+impl Container {
+    /// How long its command sleeps, if that is what it does.
+    pub fn sleep(&self) -> Option<Duration> {
+        self.command_sleep.or(self.arguments_sleep)
+    }
 }
 
 /// What runs before a container ends.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use crate::pod::{Pod, Probe, contains_all};
+use crate::pod::{Container, Pod, Probe, contains_all};
 use crate::time::parse;
 
 use super::containers::{EXEC_REPLIES, LOG_EVERY, LOG_LINE, LOG_START};
@@ -269,7 +269,10 @@ impl Rules {
         let mut stages = DEFAULT_STAGES;
         let is_single = owner(pod).is_none() && pod.spec.restart_policy.as_deref() == Some("Never");
         if owner(pod) == Some("Job") || is_single {
-            stages.exit = Some(COMPLETION);
+            let sleeps = pod.spec.containers.iter().map(Container::sleep);
+            let longest = sleeps.map(|sleep| sleep.unwrap_or(COMPLETION.delay.after)).max();
+            let delay = longest.map_or(COMPLETION.delay, Delay::exactly);
+            stages.exit = Some(ContainerExit { delay, ..COMPLETION });
         }
         stages.ready = Some(Delay::exactly(probe_delay(pod)));
         for stage in self.rule(pod).iter().flat_map(|rule| &rule.stages) {
@@ -592,6 +595,12 @@ rules:
             Some(COMPLETION)
         );
         assert_eq!(rules.stages_for(&decode(json!({"restartPolicy": "Always"}))).exit, None);
+        let sleeping = json!({"restartPolicy": "Never", "containers": [
+            {"name": "a", "command": ["sleep", "300"]}, {"name": "b", "args": ["sh", "-c", "sleep 2"]},
+            {"name": "c"},
+        ]});
+        let exit = rules.stages_for(&decode(sleeping)).exit.unwrap();
+        assert_eq!(exit, ContainerExit { delay: Delay::millis(300_000, 0), ..COMPLETION });
         let probes = json!({"containers": [
             {"name": "a", "readinessProbe": {"initialDelaySeconds": 3}, "startupProbe": {"initialDelaySeconds": 2}},
             {"name": "b", "readinessProbe": {}},

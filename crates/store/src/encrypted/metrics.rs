@@ -92,10 +92,8 @@ pub struct EncryptionMetrics {
     status_times: Family<Gauge>,
     /// Calls of key services, by provider, method and code.
     pub calls: Family<Histogram>,
-    /// Reloads of the configuration by `status`, and the time of the last one.
-    pub reloads: Family<Counter>,
-    /// See `reloads`.
-    pub reload_time: Family<Gauge>,
+    reloads: Family<Counter>,
+    reload_time: Family<Gauge>,
     /// The keys used last come first.
     used: Arc<Mutex<VecDeque<UsedKey>>>,
 }

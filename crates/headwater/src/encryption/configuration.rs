@@ -256,8 +256,8 @@ resources:
 
     #[tokio::test]
     async fn a_kms_provider_has_a_name_and_a_socket() {
-        let read = with_kms("apiVersion: v2, name: vault, endpoint: 'unix:///run/kms.sock'");
-        let shown = format!("{:?}", read.unwrap().rules[0].providers[2]);
+        let encryption = with_kms("apiVersion: v2, name: vault, endpoint: 'unix:///run/kms.sock'");
+        let shown = format!("{:?}", encryption.unwrap().rules[0].providers[2]);
         assert_eq!(shown, "Service(k8s:enc:kms:v2:vault:)");
         for (fields, expected) in [
             ("name: a, endpoint: 'unix:///s'", "needs apiVersion v2"),

@@ -109,6 +109,7 @@ impl Reconcile<DaemonSet> for DaemonSetController {
             template: &spec.template,
             collisions,
             history_limit: spec.revision_history_limit,
+            hash_label: revisions::POD_REVISION,
         };
         let history = match owner.sync(&self.revisions, &cx).await {
             Ok(Some(history)) => history,

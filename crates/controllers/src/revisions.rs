@@ -20,9 +20,10 @@ use serde_json::{Value, json};
 use crate::ownership::{ControllerRefManager, controller_of, controller_reference};
 use crate::template_hash::hash;
 
-/// The pod label with the revision of the pod's template.
+/// The pod label with the revision of the pod's template; the revisions of a DaemonSet have it too.
 pub(crate) const POD_REVISION: &str = "controller-revision-hash";
-const REVISION_HASH: &str = "controller.kubernetes.io/hash";
+/// The label with the hash of a StatefulSet's revision.
+pub(crate) const REVISION_HASH: &str = "controller.kubernetes.io/hash";
 const HISTORY_DEFAULT: i32 = 10;
 
 /// The index key of a revision: its controller, or its namespace if it has none.
@@ -42,6 +43,8 @@ pub(crate) struct RevisionOwner<'a, O> {
     pub(crate) template: &'a PodTemplateSpec,
     pub(crate) collisions: i32,
     pub(crate) history_limit: Option<i32>,
+    /// The label of revisions with their hash.
+    pub(crate) hash_label: &'static str,
 }
 
 /// The revisions of an owner, oldest first.
@@ -104,7 +107,8 @@ fn age(revision: &ControllerRevision) -> (i64, Option<jiff::Timestamp>, &str) {
 /// The hash in the name of a revision.
 pub(crate) fn hash_of(revision: &ControllerRevision) -> &str {
     let labels = revision.metadata.labels.as_ref();
-    labels.and_then(|labels| labels.get(REVISION_HASH)).map_or(revision.name(), String::as_str)
+    let hash = labels.and_then(|all| all.get(REVISION_HASH).or_else(|| all.get(POD_REVISION)));
+    hash.map_or(revision.name(), String::as_str)
 }
 
 /// The template of a revision.
@@ -130,7 +134,7 @@ fn new_revision<O: Resource<DynamicType = ()>>(
     let name = meta.name.as_deref().unwrap_or_default();
     let labels = wanted.template.metadata.as_ref().and_then(|meta| meta.labels.clone());
     let mut labels = labels.unwrap_or_default();
-    labels.insert(REVISION_HASH.to_owned(), hash.clone());
+    labels.insert(wanted.hash_label.to_owned(), hash.clone());
     let mut template = json!(wanted.template);
     template["$patch"] = json!("replace");
     ControllerRevision {
@@ -245,6 +249,7 @@ mod tests {
                 template: &template(image),
                 collisions: 0,
                 history_limit: None,
+                hash_label: REVISION_HASH,
             })
         };
         let all = revisions.iter().map(|(image, number)| {

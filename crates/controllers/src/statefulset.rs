@@ -109,6 +109,7 @@ impl Reconcile<StatefulSet> for StatefulSetController {
             template: &spec(&set).template,
             collisions,
             history_limit: spec(&set).revision_history_limit,
+            hash_label: revisions::REVISION_HASH,
         };
         let history = match owner.sync(&self.revisions, &cx).await {
             Ok(Some(history)) => history,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use headwater_client::{Cached, Snapshot};
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 
@@ -71,6 +71,26 @@ async fn every_node_that_fits_runs_one_pod() {
     world.merge::<Node>("node-1", json!({"spec": {"taints": null}})).await;
     world.until("default/agent", rolled_out(3)).await;
     world.until_all(everywhere("v1", &["node-0", "node-1", "node-2"])).await;
+}
+
+/// The label of Kubernetes, by which its tools find the revision of a pod.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revision_has_the_label_of_its_pods() {
+    const HASH: &str = "controller-revision-hash";
+    let world = World::with_nodes(1, "daemonset").await;
+    world.create::<DaemonSet>(agent(json!({}))).await;
+    let of_pod = world
+        .until_all(|pods: &Snapshot<Pod>| {
+            pods.iter().next().and_then(|(_, pod)| pod.metadata.labels.as_ref()?.get(HASH).cloned())
+        })
+        .await;
+    let of_revision = world
+        .until_all(|revisions: &Snapshot<ControllerRevision>| {
+            let labels = revisions.iter().next().and_then(|(_, it)| it.metadata.labels.clone());
+            labels.map(|labels| labels.get(HASH).cloned())
+        })
+        .await;
+    assert_eq!(of_revision.as_deref(), Some(of_pod.as_str()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -247,12 +247,13 @@ impl<'a> Schemas<'a> {
     /// The schema of a definition, with standard object metadata.
     fn custom(&mut self, row: &Served, given: Option<Value>) -> Value {
         let given = given.unwrap_or_else(|| json!({ "type": "object" }));
+        let is_bare = self.style == Style::V2 && custom::is_free(&given);
         let mut schema = match self.style {
-            Style::V2 if custom::is_free(&given) => json!({ "type": "object" }),
+            Style::V2 if is_bare => json!({ "type": "object" }),
             Style::V2 => custom::for_version_two(given),
             Style::V3 => given,
         };
-        if self.style == Style::V3 || !custom::is_free(&schema) {
+        if !is_bare {
             self.complete_embedded(&mut schema);
             self.add_object_fields(&mut schema);
         }

@@ -69,7 +69,7 @@ const chord = h('div', { class: 'chord', role: 'status', hidden: true });
 fill($('#app'), bar, note, railEl, main, tabs, chord);
 
 // ---- connection, everywhere
-const WORD = { live: 'Live', lost: 'Reconnecting', relist: 'Listing again' };
+const WORD = { open: 'Connecting', live: 'Live', lost: 'Reconnecting', relist: 'Listing again' };
 let noteTimer = 0;
 function conn() {
   const [host] = /[^/]+$/.exec(live.session.server || '') || ['']; text(where, host);
@@ -84,9 +84,9 @@ function conn() {
 }
 on((m) => {
   if (m.conn) conn();
-  if (m.byFeed || m.second) text(rev, 'revision ' + num(live.rev));
-  if (m.kinds) { rail(); if (!view) route(); }
-  if (m.second) { rail(); names(); text(per, live.state === 'live' ? rate(live.perSec) + '/s' : 'held'); }
+  if (m.byFeed || m.second) text(rev, live.rev ? 'revision ' + num(live.rev) : '');
+  if (m.kinds) { rail(); namespaces(); if (!view) route(); }
+  if (m.second) { rail(); names(); text(per, live.state === 'live' ? rate(live.perSec) + '/s' : live.rev ? 'held' : ''); }
 });
 
 // ---- routes

@@ -19,7 +19,7 @@ on((m) => {
 export function connection() {
   const stop = [], rows = new Map();
   const head = h('div', { class: 'conn-head' }), list = h('div', { class: 'streams', role: 'table', 'aria-label': 'Streams' }), log = h('ol', { class: 'log' });
-  const labels = h('div', { class: 'st st-head', role: 'row' }, ['Resource', 'State', 'Position', 'Last three minutes', 'Events', 'Received', 'Resumed', 'Relisted'].map((t, i) => h('span', { role: 'columnheader', class: i === 2 || i > 3 ? 'num' : '' }, t)));
+  const labels = h('div', { class: 'st st-head', role: 'row' }, ['Resource', 'State', 'Position', 'Last 3 min', 'Events', 'Received', 'Resumed', 'Relisted'].map((t, i) => h('span', { role: 'columnheader', class: i === 2 || i > 3 ? 'num' : '' }, t)));
   list.append(labels);
   const el = h('section', { class: 'view conn', 'aria-label': 'Connection' },
     h('section', { class: 'panel p-conn' }, head),
@@ -46,8 +46,8 @@ export function connection() {
       }
     }
     for (const [id, r] of rows) if (!live.streams.has(id)) { r.el.remove(); rows.delete(id); }
-    const word = { live: 'Live', lost: 'Reconnecting', relist: 'Listing again' }[live.state];
-    fill(head, h('div', { class: 'conn-state' }, h('span', { class: 'cdot big c-' + live.state }), h('div', {}, h('h1', {}, word), h('p', { class: 'sub' }, live.state === 'live' ? `Every change up to revision ${num(live.rev)} is on this page.` : live.state === 'lost' ? `Held at revision ${num(live.rev)}. Next try in ${ms(Math.max(0, live.retryAt - now))}.` : 'The server no longer keeps the changes since the page was cut off.'))),
+    const word = { open: 'Connecting', live: 'Live', lost: 'Reconnecting', relist: 'Listing again' }[live.state];
+    fill(head, h('div', { class: 'conn-state' }, h('span', { class: 'cdot big c-' + live.state }), h('div', {}, h('h1', {}, word), h('p', { class: 'sub' }, live.state === 'live' ? `Every change up to revision ${num(live.rev)} is on this page.` : live.state === 'open' ? 'Waiting for the server.' : live.state === 'lost' ? `Held at revision ${num(live.rev)}. Next try in ${ms(Math.max(0, live.retryAt - now))}.` : 'The server no longer keeps the changes since the page was cut off.'))),
       h('dl', { class: 'facts' }, [['Server', live.session.server || ''], ['Version', live.version], ['You are', live.session.user || 'not known'], ['Streams', num(live.streams.size)]].map(([a, b]) => h('div', {}, h('dt', {}, a), h('dd', {}, b)))));
   }
   function logs() {

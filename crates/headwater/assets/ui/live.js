@@ -2,7 +2,7 @@
 import { num } from './dom.js';
 
 export const live = {
-  kinds: new Map(), rev: 0, state: 'live', perSec: 0, headwater: false, log: [], streams: new Map(), note: null,
+  kinds: new Map(), rev: 0, state: 'open', perSec: 0, headwater: false, log: [], streams: new Map(), note: null,
   since: Date.now(), session: {}, version: '', trend: Array(60).fill(0), retryAt: 0,
 };
 export const scope = { ns: '' };
@@ -191,6 +191,7 @@ export async function begin() {
     }
   }
   live.trouble = null;
+  if (live.state === 'open') live.state = 'live';
   get('/version').then((v) => { live.version = v.gitVersion || ''; tell({ conn: true }); }).catch(() => {});
   note('open', {}); live.log[0].detail = `Following ${live.kinds.size} kinds over one connection.`;
   tell({ conn: true });

@@ -86,7 +86,7 @@ export function object(id, key) {
     code.className = 'code m-' + mode;
     if ((arrived || first) && at === vs.length - 1) { const f = code.querySelector('.chg, .new'); if (f && (f.offsetTop < keep || f.offsetTop > keep + code.clientHeight - 40) && !reading) code.scrollTo({ top: Math.max(0, f.offsetTop - 80), behavior: calm() ? 'auto' : 'smooth' }); else code.scrollTop = keep; } else code.scrollTop = keep;
     arrived = first = false;
-    fill(line, h('b', {}, `${at + 1} of ${vs.length}`), h('span', { class: 'tnum' }, 'revision ' + num(v.rev)), h('span', { class: 'tnum wide-only' }, clockTime(v.t, true)), h('span', { class: 'wide-only' }, 'by ', h('b', {}, v.by)), mode === 'diff' ? h('span', { class: 'tnum cmp' }, `compared with ${num(vs[base].rev)}`) : null);
+    fill(line, h('b', {}, `${at + 1} of ${vs.length}`), h('span', { class: 'tnum' }, 'revision ' + num(v.rev)), h('span', { class: 'tnum wide-only' }, clockTime(v.t, true)), h('span', { class: 'by wide-only', title: v.by }, 'by ', h('b', {}, v.by)), mode === 'diff' ? h('span', { class: 'tnum cmp' }, `compared with ${num(vs[base].rev)}`) : null);
     const ps = [...changed].filter((p) => ![...changed].some((q) => q !== p && (q.startsWith(p + '.') || q.startsWith(p + '['))));
     const lead = ps.filter((p) => !/lastTransitionTime|\.reason$/.test(p)); if (lead.length) ps.splice(0, ps.length, ...lead);
     const short = (p) => p.replace(/conditions\[\d+\]/, 'conditions').replace('containerStatuses[0]', 'container').replace(/^metadata\.annotations\..*\//, 'annotations.');

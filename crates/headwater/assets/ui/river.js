@@ -69,7 +69,7 @@ export function river() {
     let edge = -1; // a label that would run into the one before it goes a line higher
     for (const q of sim.watchers.filter((v) => v.lag > 250).sort((a, b) => b.lag - a.lag).slice(0, 4)) { const s = `${q.user}, ${num(q.lag)} behind`, x = Math.min(rx(q.lag, w) + 8, w - 8 - g.measureText(s).width), up = x < edge + 12; g.fillText(s, x, y - (up ? 24 : 9)); edge = Math.max(edge, x + g.measureText(s).width); }
     rWin.style.left = 12 + xw + 'px';
-    text(rOld, xw < 190 ? 'on disk' : `oldest kept ${num(sim.oldest)}`); text(rWin, `in memory from ${num(sim.windowFrom)}`); text(rNow, `now ${num(sim.rev)}`);
+    text(rOld, xw < 190 ? (sim.line?.diskBytes ? 'on disk' : 'older') : `oldest kept ${num(sim.oldest)}`); text(rWin, w - xw < 300 ? '' : `in memory from ${num(sim.windowFrom)}`); text(rNow, `now ${num(sim.rev)}`);
     const d = sim.watchers.filter((x) => x.from === 'disk').length, m = sim.watchers.filter((x) => x.from === 'window').length;
     text(rSum, `${sim.watchers.length - d - m} up to date, ${m} reading the window, ${d} reading from disk; nobody waits for them`);
   }
@@ -77,10 +77,10 @@ export function river() {
   const vt = new VTable({ label: 'Watchers', cls: 'watchers' });
   const W = (name, get, o) => ({ name, get, ...o });
   vt.setColumns([
-    W('User', (w) => brief(w.user), { main: 1, width: 'minmax(12ch, 1.3fr)' }), W('Client', (w) => w.client, { width: 'minmax(10ch, 1fr)' }), W('Resource', (w) => w.resource, { width: 'minmax(10ch, 1fr)' }), W('Selector', (w) => w.selector || '–', { width: 'minmax(9ch, .8fr)' }),
-    W('Reads from', (w) => w.from, { width: '11ch', cell: (td, r) => { if (td.dataset.f === r.obj.from) return; td.dataset.f = r.obj.from; fill(td, h('span', { class: 'from f-' + r.obj.from, title: FROM[r.obj.from][1] }, FROM[r.obj.from][0])); } }),
-    W('Position', (w) => num(w.pos), { num: 1, sort: (w) => w.pos, width: '9ch' }), W('Behind', (w) => (w.lag ? num(w.lag) : '0'), { num: 1, sort: (w) => w.lag, first: -1, width: '9ch', cell: (td, r) => { text(td, num(r.obj.lag)); td.classList.toggle('late', r.obj.lag > 60); } }),
-    W('Lag', (w) => (w.ms ? ms(w.ms) : '0'), { num: 1, sort: (w) => w.ms, first: -1, width: '9ch', cell: (td, r) => { text(td, r.obj.ms ? ms(r.obj.ms) : '0'); td.classList.toggle('late', r.obj.lag > 60); } }), W('Sent', (w) => bytes(w.bytes), { num: 1, sort: (w) => w.bytes, first: -1, width: '9ch' }),
+    W('User', (w) => brief(w.user), { main: 1, width: 'minmax(10ch, 1.3fr)' }), W('Client', (w) => w.client, { width: 'minmax(9ch, 1fr)' }), W('Resource', (w) => w.resource, { width: 'minmax(9ch, 1fr)' }), W('Selector', (w) => w.selector || '–', { width: 'minmax(8ch, .8fr)' }),
+    W('Reads from', (w) => w.from, { width: '10ch', cell: (td, r) => { if (td.dataset.f === r.obj.from) return; td.dataset.f = r.obj.from; fill(td, h('span', { class: 'from f-' + r.obj.from, title: FROM[r.obj.from][1] }, FROM[r.obj.from][0])); } }),
+    W('Position', (w) => num(w.pos), { num: 1, sort: (w) => w.pos, width: '9ch' }), W('Behind', (w) => (w.lag ? num(w.lag) : '0'), { num: 1, sort: (w) => w.lag, first: -1, width: '8ch', cell: (td, r) => { text(td, num(r.obj.lag)); td.classList.toggle('late', r.obj.lag > 60); } }),
+    W('Lag', (w) => (w.ms ? ms(w.ms) : '0'), { num: 1, sort: (w) => w.ms, first: -1, width: '8ch', cell: (td, r) => { text(td, r.obj.ms ? ms(r.obj.ms) : '0'); td.classList.toggle('late', r.obj.lag > 60); } }), W('Sent', (w) => bytes(w.bytes), { num: 1, sort: (w) => w.bytes, first: -1, width: '9ch' }),
   ]);
   vt.sort = { i: 6, dir: -1 }; vt.mark();
   const rowOf = new Map();
@@ -158,7 +158,7 @@ export function river() {
     text(total, `${num(l.watches)} watchers, ${num(sim.watchers.filter((w) => w.lag > 60).length)} of them late; nobody waits for them`);
     text(store.big, rate(sim.total)); text(store.unit, 'writes/s');
     const dl = (host, list) => { if (host.children.length !== list.length) fill(host, list.map(([a]) => h('div', {}, h('dt', {}, a), h('dd', { class: 'tnum' })))); list.forEach(([, b], i) => text(host.children[i].lastChild, b)); };
-    dl(store.rows, [['Revision', num(l.revision)], ['Kept from', num(l.compacted)], ['On disk', l.diskBytes ? bytes(l.diskBytes) : 'memory']]);
+    dl(store.rows, [['Revision', num(l.revision)], ['Kept from', num(l.compacted)], ['Data', l.diskBytes ? bytes(l.diskBytes) + ' on disk' : 'in memory']]);
     text(cache.big, num(Math.max(0, l.revision - l.applied))); text(cache.unit, 'revisions behind');
     dl(cache.rows, [['Objects', num(l.objects)], ['Kinds', num(l.kinds)], ['Window from', num(sim.windowFrom)]]);
     spark(store.spark, sim.rates.map((r) => r.in), store.el.clientWidth - 24, 28, col.water); spark(cache.spark, sim.rates.map((r) => r.out), cache.el.clientWidth - 24, 28, col.water);

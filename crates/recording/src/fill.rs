@@ -173,7 +173,7 @@ impl<'a> Filler<'a> {
                             let (first, last) = (Revision::ZERO, Revision::ZERO);
                             ops.retain(|op| op.key != key);
                             if ops.is_empty() {
-                                return Ok(headwater_store::Committed { first, last });
+                                return Ok(headwater_store::Committed::new(first, last));
                             }
                         }
                         None => op.guard = Guard::Absent,

@@ -66,7 +66,7 @@ impl Session {
     fn outcome(&self, write: &Write, response: TxnResponse) -> Result<Committed, Error> {
         if response.succeeded {
             let at = revision(response.header.map_or(0, |header| header.revision));
-            return Ok(Committed { first: at, last: at });
+            return Ok(Committed::new(at, at));
         }
         let found = response
             .responses

@@ -9,6 +9,7 @@ pub mod store;
 pub mod versions;
 pub mod lock;
 pub mod recent;
+pub mod times;
 pub mod memory;
 pub mod embedded;
 pub mod encrypted;
@@ -19,7 +20,7 @@ pub use headwater_api::Revision;
 pub use key::Key;
 pub use memory::{Memory, Options as MemoryOptions};
 pub use store::{
-    Action, ChangeStream, Committed, Error, FIRST, Guard, KeyServiceHealth, Op, Range, RangePage,
-    Record, Scrubbed, Store, StoreCondition, Write,
+    Action, ChangeStream, CommitTimes, Committed, Error, FIRST, Guard, KeyServiceHealth, Op, Range,
+    RangePage, Record, Scrubbed, Store, StoreCondition, Write,
 };
 pub use versions::{KeyHistory, KeyVersion, RevisionAt, TimedRevision, VersionRange};

@@ -5,7 +5,7 @@
 //! revision, as in etcd. Watchers are cursors over one shared history: a slow watcher costs only its
 //! position.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -27,6 +27,7 @@ use crate::store::{
     Action, ChangeStream, Committed, Error, FIRST, Guard, Op, Range, RangePage, Record, Scrubbed,
     Store, StoreCondition, VALUE_MAX, Write,
 };
+use crate::times::WriteTimes;
 use crate::versions::{KeyHistory, KeyVersion, RevisionAt, TimedRevision, VersionRange};
 
 /// The maximum number of objects that expire at a time, which limits how long the lock is held.
@@ -169,10 +170,10 @@ impl Store for Memory {
         let state = self.shared.lock();
         let found = state.times.at(time, state.newest).filter(|found| *found >= state.compacted);
         // If nothing is forgotten, history begins with the first write.
-        let first = state.times.entries.front().map_or(state.compacted, |(_, first)| *first);
+        let first = state.times.first().map_or(state.compacted, |(_, first)| first);
         let revision = state.compacted.max(first);
         let oldest = TimedRevision { revision, time: state.times.of(revision) };
-        Ok(Some(RevisionAt { found, oldest }))
+        Ok(Some(RevisionAt { found, oldest, known_from: None }))
     }
 
     fn condition(&self) -> StoreCondition {
@@ -217,43 +218,6 @@ struct State {
     expiries: BTreeSet<(Instant, Key, Revision)>,
 }
 
-/// The times of writes: one entry for each millisecond in which there was one.
-#[derive(Default)]
-struct WriteTimes {
-    /// The time, and the first revision at it. Times never decrease.
-    entries: VecDeque<(i64, Revision)>,
-}
-
-impl WriteTimes {
-    fn push(&mut self, time: i64, revision: Revision) {
-        if self.entries.back().is_none_or(|(last, _)| time > *last) {
-            self.entries.push_back((time, revision));
-        }
-    }
-
-    /// The time of a revision.
-    fn of(&self, revision: Revision) -> Option<i64> {
-        let after = self.entries.partition_point(|(_, first)| *first <= revision);
-        after.checked_sub(1).map(|at| self.entries[at].0)
-    }
-
-    /// The newest revision at a time; `None` if that is not known.
-    fn at(&self, time: i64, newest: Revision) -> Option<Revision> {
-        let after = self.entries.partition_point(|(written, _)| *written <= time);
-        if after == 0 {
-            return None;
-        }
-        Some(self.entries.get(after).map_or(newest, |(_, first)| Revision(first.0 - 1)))
-    }
-
-    /// Drops what is older than the entry of a revision.
-    fn forget_to(&mut self, revision: Revision) {
-        while self.entries.get(1).is_some_and(|(_, first)| *first <= revision) {
-            self.entries.pop_front();
-        }
-    }
-}
-
 struct Live {
     revision: Revision,
     value: Bytes,
@@ -267,7 +231,7 @@ impl State {
             history: RecentChanges::after(first),
             newest: first,
             compacted: if first > FIRST { first } else { Revision::ZERO },
-            times: WriteTimes::default(),
+            times: WriteTimes::with_resolution(1),
             expiries: BTreeSet::new(),
         }
     }
@@ -322,7 +286,7 @@ impl State {
         let at = self.newest.next();
         let changes = write.ops.into_iter().map(|op| self.apply(at, op.key, op.action)).collect();
         self.publish(changes, at);
-        Ok(Committed { first: at, last: at })
+        Ok(Committed::new(at, at))
     }
 
     fn publish(&mut self, changes: Vec<Change>, at: Revision) {
@@ -537,25 +501,6 @@ mod tests {
         assert!(store.shared.lock().history.bytes() <= 1_000);
         let gone = store.watch("/", FIRST).await.err();
         assert!(matches!(gone, Some(Error::Compacted { asked: FIRST, .. })), "{gone:?}");
-    }
-
-    #[tokio::test]
-    async fn a_time_leads_to_the_newest_revision_before_it() {
-        let mut times = WriteTimes::default();
-        for (time, revision) in [(100, 2), (100, 3), (105, 4), (105, 5), (200, 6)] {
-            times.push(time, Revision(revision));
-        }
-        let at = |time| times.at(time, Revision(6)).map(|revision| revision.0);
-        assert_eq!(
-            [99, 100, 104, 105, 199, 200, 999].map(at),
-            [None, Some(3), Some(3), Some(5), Some(5), Some(6), Some(6)]
-        );
-        assert_eq!(
-            [1, 2, 3, 5, 6, 9].map(|n| times.of(Revision(n))),
-            [None, Some(100), Some(100), Some(105), Some(200), Some(200)]
-        );
-        times.forget_to(Revision(4));
-        assert_eq!((times.of(Revision(3)), times.of(Revision(4))), (None, Some(105)));
     }
 
     #[tokio::test]

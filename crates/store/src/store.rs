@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -227,13 +227,39 @@ pub enum Action {
     Delete,
 }
 
-/// The revisions of a committed write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The revisions of a committed write. Two are equal if their revisions are.
+#[derive(Clone, Copy, Debug)]
 pub struct Committed {
     /// The revision of the first operation.
     pub first: Revision,
     /// The revision of the last operation; equal to the first if all share it.
     pub last: Revision,
+    /// When parts of it happened, for traces; `None` if the store does not know.
+    pub times: Option<CommitTimes>,
+}
+
+impl Committed {
+    /// A write without times.
+    pub fn new(first: Revision, last: Revision) -> Committed {
+        Committed { first, last, times: None }
+    }
+}
+
+impl PartialEq for Committed {
+    fn eq(&self, other: &Committed) -> bool {
+        (self.first, self.last) == (other.first, other.last)
+    }
+}
+
+impl Eq for Committed {}
+
+/// When parts of a commit happened.
+#[derive(Clone, Copy, Debug)]
+pub struct CommitTimes {
+    /// The write left the queue.
+    pub taken: Instant,
+    /// The write was durable and published.
+    pub durable: Instant,
 }
 
 /// The status of a store.

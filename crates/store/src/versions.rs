@@ -74,11 +74,13 @@ pub struct RevisionAt {
     pub found: Option<Revision>,
     /// The oldest state that can be read.
     pub oldest: TimedRevision,
+    /// The oldest time that is known, if older states can be read whose times are not.
+    pub known_from: Option<i64>,
 }
 
-/// The versions of a key by reads of past states: for stores that keep no chain of versions. It ends
-/// at the newest creation of the key.
-pub(crate) async fn by_reads(
+/// The versions of a key by reads of past states, without times: for stores that keep no chain of
+/// versions. It ends at the newest creation of the key.
+pub async fn by_reads(
     store: &(impl Store + ?Sized),
     range: VersionRange,
 ) -> Result<KeyHistory, Error> {

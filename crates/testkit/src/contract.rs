@@ -301,7 +301,7 @@ pub async fn the_changes_of_a_write_share_its_revision_or_have_consecutive_ones(
     let done = store.commit(together(ops)).await.expect("the guards hold");
     let shared = done.first == done.last;
     let [c1, c2, c3] = [1, 2, 3].map(|n| Revision(before.0 + if shared { 1 } else { n }));
-    assert_eq!(done, Committed { first: c1, last: c3 });
+    assert_eq!(done, Committed::new(c1, c3));
     assert_eq!(newest(store).await, c3);
     let changes = drain(store, "/t/", before, c3).await;
     let expected = [

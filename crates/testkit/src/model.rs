@@ -190,7 +190,7 @@ impl Model {
             let nth = if shares_revision { 0 } else { n as u64 };
             self.apply(Revision(first.0 + nth), &op.key, &op.action);
         }
-        Ok(Committed { first, last: self.newest() })
+        Ok(Committed::new(first, self.newest()))
     }
 
     fn apply(&mut self, revision: Revision, key: &Key, action: &Action) {

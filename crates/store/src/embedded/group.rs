@@ -67,7 +67,7 @@ impl<'a> CommitGroup<'a> {
         for (op, prev) in write.ops.into_iter().zip(prevs?) {
             self.apply(op, prev);
         }
-        Ok(Committed { first, last: self.newest })
+        Ok(Committed::new(first, self.newest))
     }
 
     pub(super) fn finish(self) -> Staged {

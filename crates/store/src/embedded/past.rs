@@ -65,7 +65,7 @@ impl Shared {
             Some(time) => TimedRevision { revision: base, time: Some(time) },
             None => TimedRevision { revision: base.next(), time: self.time_of(base.next())? },
         };
-        Ok(RevisionAt { found: is_kept.then_some(known), oldest })
+        Ok(RevisionAt { found: is_kept.then_some(known), oldest, known_from: None })
     }
 
     /// The time of a row. Position and segments are of one moment: the cleaner moves rows.

@@ -20,7 +20,7 @@ use super::mailbox::{Gather, Request, Task};
 use super::retention::Keeper;
 use super::space::Room;
 use super::{Shared, cleaner};
-use crate::store::{Action, Committed, Error, Guard, Write};
+use crate::store::{Action, CommitTimes, Committed, Error, Guard, Write};
 
 /// The time between two looks at retention and disk space.
 const TICK: Duration = Duration::from_secs(1);
@@ -110,13 +110,18 @@ impl Writer {
         ));
         match self.commit(writes, compact_to, now) {
             Ok(answers) => {
+                let durable = Instant::now();
                 if !writers.is_empty() {
                     let waiting = writers.len() + self.shared.mailbox.waiting();
-                    self.gather = Gather::after(waiting, now.elapsed());
+                    self.gather = Gather::after(waiting, durable.duration_since(now));
                 }
-                let mut answers = answers.into_iter();
+                let times = Some(CommitTimes { taken: now, durable });
+                let timed = |answer: Result<Committed, Error>| {
+                    answer.map(|done| Committed { times, ..done })
+                };
+                let mut answers = answers.into_iter().map(timed);
                 writers.into_iter().zip(&mut answers).for_each(|(reply, with)| reply.send(with));
-                let done = Committed { first: compact_to, last: compact_to };
+                let done = Committed::new(compact_to, compact_to);
                 compactors.into_iter().for_each(|reply| reply.send(Ok(done)));
                 // A key that has another version now does not expire.
                 let failed = answers.filter_map(Result::err);

@@ -14,7 +14,8 @@ use futures::StreamExt;
 use futures::stream;
 use headwater_api::Revision;
 use headwater_store::{
-    ChangeStream, Committed, Error, Key, Range, RangePage, Record, Store, StoreCondition, Write,
+    ChangeStream, Committed, Error, Key, KeyHistory, Range, RangePage, Record, RevisionAt, Store,
+    StoreCondition, VersionRange, Write, versions,
 };
 use tokio::task::JoinSet;
 
@@ -101,6 +102,18 @@ impl Store for EtcdStore {
 
     async fn compact(&self, at: Revision) -> Result<(), Error> {
         self.session.compact(at).await
+    }
+
+    async fn versions(&self, range: VersionRange) -> Result<KeyHistory, Error> {
+        let mut history = versions::by_reads(self, range).await?;
+        for version in &mut history.versions {
+            version.time = self.session.time_of(version.revision);
+        }
+        Ok(history)
+    }
+
+    async fn revision_at(&self, time: i64) -> Result<Option<RevisionAt>, Error> {
+        Ok(Some(self.session.revision_at(time)))
     }
 
     fn condition(&self) -> StoreCondition {

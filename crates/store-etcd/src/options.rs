@@ -1,7 +1,10 @@
 //! The options of the store over etcd.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use headwater_api::{Clock, SystemClock};
 use headwater_store::key::ROOT;
 use headwater_store::store::VALUE_MAX;
 
@@ -9,7 +12,7 @@ use crate::client::Login;
 use crate::member::Tls;
 
 /// How to reach an etcd cluster and how to use it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// `http://host:port` or `https://host:port` of each member.
     pub endpoints: Vec<String>,
@@ -32,6 +35,17 @@ pub struct Options {
     pub trusts_progress: Option<bool>,
     /// Bytes of recent changes kept in memory, so that watchers do not read them from etcd.
     pub history_bytes_max: usize,
+    /// The time of day, for the times of revisions: etcd keeps none.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Options { endpoints, prefix, login, .. } = self;
+        let mut shown = f.debug_struct("Options");
+        shown.field("endpoints", endpoints).field("prefix", prefix).field("login", login);
+        shown.finish_non_exhaustive()
+    }
 }
 
 impl Default for Options {
@@ -47,6 +61,7 @@ impl Default for Options {
             value_max: VALUE_MAX,
             trusts_progress: None,
             history_bytes_max: 32 << 20,
+            clock: Arc::new(SystemClock),
         }
     }
 }

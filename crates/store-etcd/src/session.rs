@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use headwater_api::Revision;
 use headwater_store::lock::lock;
 use headwater_store::recent::RecentChanges;
-use headwater_store::{Scrubbed, StoreCondition};
+use headwater_store::times::WriteTimes;
+use headwater_store::{RevisionAt, Scrubbed, StoreCondition, TimedRevision};
 use tokio::sync::watch;
 
 use crate::client::{Client, EpochRevision};
@@ -25,6 +26,8 @@ pub(crate) struct Session {
     /// Whether etcd sends progress notifications in order with events.
     pub(crate) trusts_progress: bool,
     recent: Mutex<RecentChanges>,
+    /// When this process received revisions; none from before its start.
+    times: Mutex<WriteTimes>,
     /// The revision up to which the feed has copied changes into `recent`.
     pub(crate) copied_to: watch::Sender<EpochRevision>,
     /// The newest known compaction, by this or another replica.
@@ -50,13 +53,16 @@ pub(crate) struct ClusterInfo {
 /// restart find them in memory instead of each reading them from etcd.
 const REPLAYED_MAX: u64 = 10_000;
 
+/// The resolution of times of revisions.
+const TIMES_MILLIS: i64 = 1_000;
+
 impl Session {
     pub(crate) fn new(client: Client, options: Options, info: &ClusterInfo) -> Arc<Session> {
         let begins_after = match info.compacted {
             Revision::ZERO => info.revision,
             oldest => oldest.max(Revision(info.revision.0.saturating_sub(REPLAYED_MAX))),
         };
-        Arc::new(Session {
+        let session = Session {
             client,
             keyspace: Keyspace::new(&options.prefix, &options.root),
             trusts_progress: options.trusts_progress.unwrap_or(info.trusts_progress),
@@ -68,8 +74,48 @@ impl Session {
             lease: tokio::sync::Mutex::new(None),
             newest_callers: AtomicU64::new(0),
             newest: tokio::sync::Mutex::new((0, Ok(Revision::ZERO))),
+            times: Mutex::new(WriteTimes::with_resolution(TIMES_MILLIS)),
             options,
-        })
+        };
+        session.begin_times(info.revision);
+        Arc::new(session)
+    }
+
+    /// Knows the times of revisions after this one, the newest.
+    pub(crate) fn begin_times(&self, newest: Revision) {
+        let mut times = WriteTimes::with_resolution(TIMES_MILLIS);
+        times.push(self.now(), newest.next());
+        *lock(&self.times) = times;
+    }
+
+    /// Notes when the changes up to a revision arrived; the first of them is the one after `known`.
+    pub(crate) fn note_time(&self, known: Revision, reached: Revision) {
+        let mut times = lock(&self.times);
+        // The feed begins with changes from before the start, whose times are not known.
+        let begins = times.first().map_or(Revision::ZERO, |(_, first)| first);
+        if reached >= begins {
+            times.push(self.now(), known.next().max(begins));
+            times.forget_to(self.compacted());
+        }
+    }
+
+    /// The time of a revision, within a second.
+    pub(crate) fn time_of(&self, revision: Revision) -> Option<i64> {
+        lock(&self.times).of(revision)
+    }
+
+    /// The newest revision at a time, within a second.
+    pub(crate) fn revision_at(&self, time: i64) -> RevisionAt {
+        let (compacted, newest) = (self.compacted(), self.recent().complete_to());
+        let times = lock(&self.times);
+        let oldest = TimedRevision { revision: compacted, time: times.of(compacted) };
+        let known_from = times.first().map(|(time, _)| time).filter(|_| oldest.time.is_none());
+        let found = times.at(time, newest).filter(|found| *found >= compacted);
+        RevisionAt { found, oldest, known_from }
+    }
+
+    fn now(&self) -> i64 {
+        self.options.clock.now().as_millisecond()
     }
 
     pub(crate) fn recent(&self) -> MutexGuard<'_, RecentChanges> {

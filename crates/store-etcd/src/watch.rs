@@ -74,12 +74,16 @@ async fn copy(
         let batch = feed.next().await?;
         backoff.reset();
         let bytes_max = session.options.history_bytes_max;
-        let revision = {
+        let (known, revision) = {
             let mut recent = session.recent();
+            let known = recent.complete_to();
             recent.append(batch);
             recent.shrink_to(bytes_max);
-            recent.complete_to()
+            (known, recent.complete_to())
         };
+        if revision > known {
+            session.note_time(known, revision);
+        }
         session.copied_to.send_modify(|copied_to| copied_to.revision = revision);
     }
 }
@@ -94,6 +98,7 @@ async fn restart(session: &Arc<Session>, backoff: &mut Backoff) -> Revision {
             Ok(_) if session.client.known().epoch != epoch => {}
             Ok(revision) => {
                 *session.recent() = RecentChanges::after(revision);
+                session.begin_times(revision);
                 session.copied_to.send_replace(EpochRevision { revision, epoch });
                 return revision;
             }

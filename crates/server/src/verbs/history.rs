@@ -96,6 +96,13 @@ async fn at_time(server: &Server, text: &str) -> Result<Revision, Status> {
     })?;
     match looked_up(server, time.as_millisecond()).await? {
         Some(RevisionAt { found: Some(revision), .. }) => Ok(revision),
+        Some(RevisionAt { found: None, known_from: Some(known), .. }) => {
+            Err(status::bad_request(format!(
+                "this server knows the times of revisions since {} only; name a later time or a \
+                 revision",
+                self::text(known)
+            )))
+        }
         Some(RevisionAt { found: None, .. }) => Err(forgotten(server, text).await),
         None => {
             Err(status::bad_request("the store of this server keeps no times; name a revision"))

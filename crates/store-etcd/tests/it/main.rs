@@ -6,4 +6,5 @@ mod start;
 mod replicas;
 mod contract;
 mod cached;
+mod times;
 mod torture;

@@ -138,8 +138,11 @@ pub(crate) fn is_made_by_the_server(object: &Value) -> bool {
     match object["kind"].as_str().unwrap_or_default() {
         "ServiceAccount" => name == "default",
         "ConfigMap" => {
-            name == "kube-root-ca.crt"
-                || (namespace == "kube-system" && name == "extension-apiserver-authentication")
+            const OF_SYSTEM: [&str; 2] = [
+                "extension-apiserver-authentication",
+                "kube-apiserver-legacy-service-account-token-tracking",
+            ];
+            name == "kube-root-ca.crt" || (namespace == "kube-system" && OF_SYSTEM.contains(&name))
         }
         "Service" => (namespace, name) == ("default", "kubernetes"),
         "PriorityClass" => name.starts_with("system-"),

@@ -1,4 +1,4 @@
-//! The figures of `headwater top`: the difference of two readings, as lines.
+//! The figures of `headwater top`: the difference of two readings, as tables.
 //!
 //! River: readings → **figures** → the terminal. Pure.
 
@@ -9,7 +9,9 @@ use headwater_json::Value;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use super::layout::{ScreenPart, ScreenTable, TopScreen};
 use super::samples::{Samples, quantile};
+use crate::style::Emphasis;
 
 /// What was read of a server at one time.
 pub(super) struct Reading {
@@ -17,7 +19,8 @@ pub(super) struct Reading {
     pub(super) time: Timestamp,
     pub(super) at: Instant,
     pub(super) samples: Samples,
-    pub(super) watchers: Vec<Value>,
+    /// `None` if the server does not list them.
+    pub(super) watchers: Option<Vec<Value>>,
     pub(super) requests: Vec<Value>,
 }
 
@@ -28,8 +31,11 @@ pub(super) struct Figures<'a> {
     seconds: f64,
 }
 
-/// The rows of each list.
-const HOTTEST: usize = 8;
+/// The most rows of each list.
+const HOTTEST: usize = 20;
+
+/// A latency that deserves attention, in seconds.
+const SLOW: f64 = 1.0;
 
 impl<'a> Figures<'a> {
     pub(super) fn between(before: &'a Reading, after: &'a Reading) -> Figures<'a> {
@@ -37,19 +43,16 @@ impl<'a> Figures<'a> {
         Figures { before, after, seconds }
     }
 
-    /// Lines that fit a width, at most `height`.
-    pub(super) fn lines(&self, width: usize, height: usize) -> Vec<String> {
-        let mut lines = self.overview();
-        lines.push(String::new());
-        lines.extend(self.verbs());
-        lines.push(String::new());
-        lines.extend(self.kinds());
-        lines.push(String::new());
-        lines.extend(self.users());
-        lines.push(String::new());
-        lines.extend(self.behind());
-        lines.truncate(height);
-        lines.iter().map(|line| line.chars().take(width).collect()).collect()
+    /// Everything as a screen.
+    pub(super) fn screen(&self) -> TopScreen {
+        let time = self.after.time.to_zoned(TimeZone::system()).strftime("%H:%M:%S");
+        TopScreen {
+            title: format!("headwater top   {}   {time}", self.after.server),
+            state: "",
+            trouble: None,
+            head: self.overview(),
+            tables: vec![self.verbs(), self.kinds(), self.users(), self.behind()],
+        }
     }
 
     /// The rate of a counter over all its samples.
@@ -67,154 +70,254 @@ impl<'a> Figures<'a> {
         self.after.samples.by(name, label).into_iter().map(rate).collect()
     }
 
+    /// The rates of a family by the values of two labels.
+    fn rates_of(&self, name: &str, labels: (&str, &str)) -> BTreeMap<(String, String), f64> {
+        let before = self.before.samples.by_both(name, labels);
+        let rate = |(key, now): ((String, String), f64)| {
+            let earlier = before.get(&key).copied().unwrap_or_default();
+            (key, ((now - earlier) / self.seconds).max(0.0))
+        };
+        self.after.samples.by_both(name, labels).into_iter().map(rate).collect()
+    }
+
     fn now(&self, name: &str) -> f64 {
         self.after.samples.sum(name, |_| true)
     }
 
-    fn overview(&self) -> Vec<String> {
-        let time = self.after.time.to_zoned(TimeZone::system()).strftime("%H:%M:%S");
+    fn overview(&self) -> Vec<(&'static str, Vec<ScreenPart>)> {
         let errors: f64 = self
             .rates("apiserver_request_total", "code")
             .into_iter()
             .filter(|(code, _)| code.starts_with(['4', '5']))
             .map(|(_, rate)| rate)
-            .sum();
+            .fold(0.0, |sum, rate| sum + rate);
         let kinds = self.after.samples.by("apiserver_current_inflight_requests", "request_kind");
         let kind = |name: &str| kinds.get(name).copied().unwrap_or_default();
         let waiting = self.now("apiserver_flowcontrol_current_inqueue_requests");
-        let damage = match self.now("headwater_store_damage") > 0.0 {
-            true => "  DAMAGED, see the log",
-            false => "",
-        };
+        let is_damaged = self.now("headwater_store_damage") > 0.0;
+        let watches = |label: &dyn Fn(&str) -> String| label("verb") == "WATCH";
+        let plain = ScreenPart::plain;
+        let mut store = vec![
+            plain(format!("{:.0} objects", self.objects().values().fold(0.0, |a, b| a + b))),
+            plain(format!(
+                "changes {:.0}/s",
+                self.rate("apiserver_watch_cache_events_received_total")
+            )),
+        ];
+        if is_damaged {
+            store.push(ScreenPart::emphasised("DAMAGED, see the log", Emphasis::Removed, true));
+        }
         vec![
-            format!("headwater top   {}   {time}", self.after.server),
-            format!(
-                "requests  {:.0}/s  errors {:.1}/s  reading {:.0}  writing {:.0}  waiting {waiting:.0}",
-                self.rate("apiserver_request_total"),
-                errors,
-                kind("readOnly"),
-                kind("mutating"),
+            (
+                "requests",
+                vec![
+                    plain(format!("{:.0}/s", self.rate("apiserver_request_total"))),
+                    ScreenPart::emphasised(
+                        format!("errors {errors:.1}/s"),
+                        Emphasis::Removed,
+                        errors > 0.0,
+                    ),
+                    plain(format!("reading {:.0}", kind("readOnly"))),
+                    plain(format!("writing {:.0}", kind("mutating"))),
+                    ScreenPart::emphasised(
+                        format!("waiting {waiting:.0}"),
+                        Emphasis::Changed,
+                        waiting > 0.0,
+                    ),
+                ],
             ),
-            format!(
-                "watches   {:.0}  events {:.0}/s  {}/s",
-                self.now("headwater_watchers"),
-                self.rate("apiserver_watch_events_total"),
-                bytes(self.rate("apiserver_watch_events_sizes_sum")),
+            (
+                "watches",
+                vec![
+                    plain(format!(
+                        "{:.0}",
+                        self.after.samples.sum("apiserver_longrunning_requests", watches)
+                    )),
+                    plain(format!("events {:.0}/s", self.rate("apiserver_watch_events_total"))),
+                    plain(format!("{}/s", bytes(self.rate("apiserver_watch_events_sizes_sum")))),
+                ],
             ),
-            format!(
-                "store     {:.0} objects  changes {:.0}/s{damage}",
-                self.now("apiserver_storage_objects"),
-                self.rate("apiserver_watch_cache_events_received_total"),
-            ),
-            format!(
-                "process   cpu {:.0} %  memory {}  files {:.0}  connections {:.0}",
-                self.rate("process_cpu_seconds_total") * 100.0,
-                bytes(self.now("process_resident_memory_bytes")),
-                self.now("process_open_fds"),
-                self.now("headwater_connections"),
+            ("store", store),
+            (
+                "process",
+                vec![
+                    plain(format!("cpu {:.0} %", self.rate("process_cpu_seconds_total") * 100.0)),
+                    plain(format!("memory {}", bytes(self.now("process_resident_memory_bytes")))),
+                    plain(format!("files {:.0}", self.now("process_open_fds"))),
+                ],
             ),
         ]
     }
 
-    fn verbs(&self) -> Vec<String> {
+    /// The number of objects by `plural.group`. kube-apiserver has two families, one of them since
+    /// 1.34.
+    fn objects(&self) -> BTreeMap<String, f64> {
+        let samples = &self.after.samples;
+        let known = samples.by("apiserver_storage_objects", "resource");
+        let newer = samples.by_both("apiserver_resource_objects", ("resource", "group"));
+        let mut all: BTreeMap<String, f64> = newer
+            .into_iter()
+            .map(|((plural, group), count)| (named(&plural, &group), count))
+            .collect();
+        for (name, count) in known {
+            all.entry(name).or_insert(count);
+        }
+        all.retain(|_, count| *count > 0.0); // -1 means that it is not known
+        all
+    }
+
+    fn verbs(&self) -> ScreenTable {
         const NAME: &str = "apiserver_request_sli_duration_seconds_bucket";
         let rates = self.rates("apiserver_request_total", "verb");
         let before = self.before.samples.buckets(NAME, "verb");
-        let mut lines = vec![row(&["VERB", "PER SECOND", "P50", "P99"])];
-        for (verb, buckets) in self.after.samples.buckets(NAME, "verb") {
+        let after = self.after.samples.buckets(NAME, "verb");
+        let mut rows = Vec::new();
+        for (verb, rate) in rates.into_iter().filter(|(_, rate)| *rate > 0.0) {
+            let buckets = after.get(&verb).map(Vec::as_slice).unwrap_or_default();
             let earlier = before.get(&verb).map(Vec::as_slice).unwrap_or_default();
-            let rate = rates.get(&verb).copied().unwrap_or_default();
-            let at = |share| quantile(earlier, &buckets, share).map_or("-".to_owned(), seconds);
-            if rate > 0.0 {
-                lines.push(row(&[&verb, &format!("{rate:.1}"), &at(0.5), &at(0.99)]));
-            }
+            let at = |share| match quantile(earlier, buckets, share) {
+                None => ScreenPart::plain("-"),
+                Some(bound) => {
+                    ScreenPart::emphasised(seconds(bound), Emphasis::Changed, bound > SLOW)
+                }
+            };
+            let (p50, p99) = (at(0.5), at(0.99));
+            rows.push(vec![
+                ScreenPart::plain(verb),
+                ScreenPart::plain(format!("{rate:.1}")),
+                p50,
+                p99,
+            ]);
         }
-        lines
+        let columns = &[("VERB", 0), ("PER SECOND", 12), ("P50", 12), ("P99", 12)];
+        ScreenTable { columns, rows, empty: "no requests" }
     }
 
-    fn kinds(&self) -> Vec<String> {
-        let requests = self.rates("apiserver_request_total", "resource");
-        let events = self.rates("apiserver_watch_events_total", "resource");
-        let watchers = self.after.samples.by("headwater_watchers", "resource");
-        let objects = self.after.samples.by("apiserver_storage_objects", "resource");
+    fn kinds(&self) -> ScreenTable {
+        type ByKind = BTreeMap<(String, String), f64>;
+        let labels = ("resource", "group");
+        let requests = self.rates_of("apiserver_request_total", labels);
+        let events = self.rates_of("apiserver_watch_events_total", labels);
+        let samples = &self.after.samples;
+        let mut watchers: ByKind = samples.by_both("headwater_watchers", labels);
+        if watchers.is_empty() {
+            watchers = samples.by_both("apiserver_longrunning_requests", labels);
+        }
+        let objects = self.objects();
         let value =
-            |all: &BTreeMap<String, f64>, name: &str| all.get(name).copied().unwrap_or_default();
-        let mut names: Vec<&String> = requests.keys().chain(events.keys()).collect();
-        names.sort();
-        names.dedup();
-        let heat = |name: &str| value(&requests, name) + value(&events, name);
-        names.retain(|name| !name.is_empty() && heat(name) > 0.0);
-        names.sort_by(|a, b| heat(b).total_cmp(&heat(a)));
-        let mut lines =
-            vec![row(&["HOTTEST KINDS", "REQUESTS/S", "EVENTS/S", "WATCHERS", "OBJECTS"])];
-        lines.extend(names.into_iter().take(HOTTEST).map(|name| {
-            let plain = name.split('.').next().unwrap_or(name);
-            let objects = value(&objects, name).max(value(&objects, plain));
-            row(&[
-                name,
-                &format!("{:.1}", value(&requests, name)),
-                &format!("{:.1}", value(&events, name)),
-                &format!("{:.0}", value(&watchers, name).max(value(&watchers, plain))),
-                &format!("{objects:.0}"),
-            ])
-        }));
-        lines
+            |all: &ByKind, kind: &(String, String)| all.get(kind).copied().unwrap_or_default();
+        let heat = |kind: &(String, String)| value(&requests, kind) + value(&events, kind);
+        let mut kinds: Vec<&(String, String)> = requests.keys().chain(events.keys()).collect();
+        kinds.sort();
+        kinds.dedup();
+        kinds.retain(|kind| !kind.0.is_empty() && heat(kind) > 0.0);
+        kinds.sort_by(|a, b| heat(b).total_cmp(&heat(a)));
+        let row = |kind: &(String, String)| {
+            let name = named(&kind.0, &kind.1);
+            let objects = objects.get(&name).copied().unwrap_or_default();
+            vec![
+                ScreenPart::plain(name),
+                ScreenPart::plain(format!("{:.1}", value(&requests, kind))),
+                ScreenPart::plain(format!("{:.1}", value(&events, kind))),
+                ScreenPart::plain(format!("{:.0}", value(&watchers, kind))),
+                ScreenPart::plain(format!("{objects:.0}")),
+            ]
+        };
+        ScreenTable {
+            columns: &[
+                ("HOTTEST KINDS", 0),
+                ("REQUESTS/S", 12),
+                ("EVENTS/S", 12),
+                ("WATCHERS", 12),
+                ("OBJECTS", 12),
+            ],
+            rows: kinds.into_iter().take(HOTTEST).map(row).collect(),
+            empty: "no requests and no events",
+        }
     }
 
     /// The users with the most open watches and requests.
-    fn users(&self) -> Vec<String> {
+    fn users(&self) -> ScreenTable {
         let mut users: BTreeMap<&str, (u32, u32, u64)> = BTreeMap::new();
         let user = |object: &'a Value| object["spec"]["user"].as_str().unwrap_or("-");
-        for watcher in &self.after.watchers {
+        for watcher in self.after.watchers.iter().flatten() {
             let counts = users.entry(user(watcher)).or_default();
             counts.0 += 1;
-            counts.2 += watcher["status"]["pendingEvents"].as_u64().unwrap_or_default();
+            counts.2 += pending(watcher);
         }
         for request in &self.after.requests {
             users.entry(user(request)).or_default().1 += 1;
         }
         let mut users: Vec<_> = users.into_iter().collect();
         users.sort_by_key(|(_, (watches, requests, _))| std::cmp::Reverse(watches + requests));
-        let mut lines = vec![row(&["USERS", "WATCHES", "REQUESTS", "UNREAD EVENTS"])];
-        lines.extend(users.into_iter().take(HOTTEST).map(|(name, (watches, requests, unread))| {
-            row(&[name, &watches.to_string(), &requests.to_string(), &unread.to_string()])
-        }));
-        lines
+        let row = |(name, (watches, requests, unread)): (&str, (u32, u32, u64))| {
+            vec![
+                ScreenPart::plain(name),
+                ScreenPart::plain(watches.to_string()),
+                ScreenPart::plain(requests.to_string()),
+                ScreenPart::emphasised(unread.to_string(), Emphasis::Changed, unread > 0),
+            ]
+        };
+        ScreenTable {
+            columns: &[("USERS", 0), ("WATCHES", 12), ("REQUESTS", 12), ("UNREAD", 12)],
+            rows: users.into_iter().take(HOTTEST).map(row).collect(),
+            empty: self.without_watchers(),
+        }
     }
 
     /// The watchers that are furthest behind; the server lists these first.
-    fn behind(&self) -> Vec<String> {
-        let mut watchers: Vec<&Value> = self.after.watchers.iter().collect();
-        watchers.sort_by_key(|watcher| {
-            std::cmp::Reverse(watcher["status"]["pendingEvents"].as_u64().unwrap_or_default())
-        });
-        let mut lines = vec![row(&["WATCHERS", "RESOURCE", "LAG", "UNREAD", "READS FROM"])];
-        lines.extend(watchers.into_iter().take(HOTTEST).map(|watcher| {
-            let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    fn behind(&self) -> ScreenTable {
+        let mut watchers: Vec<&Value> = self.after.watchers.iter().flatten().collect();
+        watchers.sort_by_key(|watcher| std::cmp::Reverse(pending(watcher)));
+        let row = |watcher: &Value| {
+            let text = |value: &Value| {
+                value.as_str().filter(|it| !it.is_empty()).unwrap_or("-").to_owned()
+            };
             let (spec, status) = (&watcher["spec"], &watcher["status"]);
-            let unread = status["pendingEvents"].as_u64().unwrap_or_default().to_string();
-            row(&[
-                &text(&spec["client"]),
-                &text(&spec["resource"]),
-                &text(&status["lag"]),
-                &unread,
-                &text(&status["readsFrom"]),
-            ])
-        }));
-        lines
+            let unread = pending(watcher);
+            let client = format!("{} {}", text(&spec["resource"]), text(&spec["client"]));
+            vec![
+                ScreenPart::plain(client),
+                ScreenPart::emphasised(text(&status["lag"]), Emphasis::Changed, unread > 0),
+                ScreenPart::emphasised(unread.to_string(), Emphasis::Changed, unread > 0),
+                ScreenPart::emphasised(
+                    text(&status["readsFrom"]),
+                    Emphasis::Changed,
+                    status["readsFrom"] == "history",
+                ),
+                ScreenPart::plain(text(&spec["user"])),
+            ]
+        };
+        ScreenTable {
+            columns: &[
+                ("WATCHERS", 0),
+                ("LAG", 10),
+                ("UNREAD", 10),
+                ("READS FROM", 12),
+                ("USER", 32),
+            ],
+            rows: watchers.into_iter().take(HOTTEST).map(row).collect(),
+            empty: self.without_watchers(),
+        }
+    }
+
+    fn without_watchers(&self) -> &'static str {
+        match self.after.watchers {
+            Some(_) => "no watchers",
+            None => {
+                "the server does not show its watchers; only Headwater can, to users who may list them"
+            }
+        }
     }
 }
 
-/// A line of a table: the first column is wide.
-fn row(cells: &[&str]) -> String {
-    let clean = |cell: &str| cell.chars().filter(|c| !c.is_control()).collect::<String>();
-    let mut line = String::new();
-    for (at, cell) in cells.iter().enumerate() {
-        let width = if at == 0 { 44 } else { 14 };
-        let cell: String = clean(cell).chars().take(width - 2).collect();
-        line += &format!("{cell:<width$}");
-    }
-    line.trim_end().to_owned()
+/// `plural.group`
+fn named(plural: &str, group: &str) -> String {
+    if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") }
+}
+
+fn pending(watcher: &Value) -> u64 {
+    watcher["status"]["pendingEvents"].as_u64().unwrap_or_default()
 }
 
 fn bytes(count: f64) -> String {
@@ -241,14 +344,17 @@ mod tests {
 
     use headwater_json::json;
 
+    use super::super::layout::ScreenSize;
     use super::*;
+    use crate::style::Paint;
 
-    fn reading(at: Instant, requests: u32, watchers: Vec<Value>) -> Reading {
+    fn reading(at: Instant, requests: u32, watchers: Option<Vec<Value>>) -> Reading {
         let text = format!(
             "apiserver_request_total{{verb=\"LIST\",resource=\"pods\",code=\"200\"}} {requests}\n\
              apiserver_request_sli_duration_seconds_bucket{{verb=\"LIST\",le=\"0.05\"}} {requests}\n\
              apiserver_request_sli_duration_seconds_bucket{{verb=\"LIST\",le=\"+Inf\"}} {requests}\n\
-             process_resident_memory_bytes 50000000\napiserver_storage_objects{{resource=\"pods\"}} 7\n"
+             process_resident_memory_bytes 50000000\napiserver_storage_objects{{resource=\"pods\"}} 7\n\
+             apiserver_watch_events_total{{group=\"coordination.k8s.io\",resource=\"leases\"}} {requests}\n"
         );
         Reading {
             server: "127.0.0.1:6443".to_owned(),
@@ -265,22 +371,35 @@ mod tests {
         let start = Instant::now();
         let watcher = json!({"spec": {"user": "jane", "client": "kubectl/v1", "resource": "pods"},
             "status": {"pendingEvents": 3, "lag": "2s", "readsFrom": "window"}});
-        let before = reading(start, 100, Vec::new());
-        let after = reading(start + Duration::from_secs(10), 200, vec![watcher]);
-        let text = Figures::between(&before, &after).lines(200, 100).join("\n");
-        for expected in
-            ["requests  10/s", "50.0 MB", "7 objects", "≤ 50 ms", "jane", "kubectl/v1", "2s"]
-        {
+        let before = reading(start, 100, Some(Vec::new()));
+        let after = reading(start + Duration::from_secs(10), 200, Some(vec![watcher]));
+        let text = lines(&before, &after);
+        for expected in [
+            "10/s",
+            "50.0 MB",
+            "7 objects",
+            "≤ 50 ms",
+            "jane",
+            "pods kubectl/v1",
+            "2s",
+            "errors 0.0/s",
+            "leases.coordination.k8s.io",
+        ] {
             assert!(text.contains(expected), "{expected}\n{text}");
         }
+        assert!(!text.contains("-0"), "{text}");
     }
 
     #[test]
-    fn lines_fit_the_screen() {
+    fn a_server_that_hides_its_watchers_is_no_server_without_watchers() {
         let start = Instant::now();
-        let one = reading(start, 1, Vec::new());
-        let lines = Figures::between(&one, &one).lines(20, 5);
-        assert_eq!(lines.len(), 5);
-        assert!(lines.iter().all(|line| line.chars().count() <= 20));
+        let (one, none) = (reading(start, 1, None), reading(start, 1, Some(Vec::new())));
+        assert!(lines(&one, &one).contains("only Headwater can"));
+        assert!(lines(&none, &none).contains("no watchers"));
+    }
+
+    fn lines(before: &Reading, after: &Reading) -> String {
+        let size = ScreenSize { width: 200, height: 100 };
+        Figures::between(before, after).screen().lines(size, Paint::with(false)).join("\n")
     }
 }

@@ -38,7 +38,7 @@ impl Samples {
         let all = self.0.get(name).into_iter().flatten();
         all.filter(|sample| wanted(&|label| sample.label(label).to_owned()))
             .map(|sample| sample.value)
-            .sum()
+            .fold(0.0, |sum, value| sum + value)
     }
 
     /// The sums of a family by the value of a label.
@@ -46,6 +46,20 @@ impl Samples {
         let mut sums = BTreeMap::new();
         for sample in self.0.get(name).into_iter().flatten() {
             *sums.entry(sample.label(label).to_owned()).or_default() += sample.value;
+        }
+        sums
+    }
+
+    /// The sums of a family by the values of two labels.
+    pub(super) fn by_both(
+        &self,
+        name: &str,
+        (first, second): (&str, &str),
+    ) -> BTreeMap<(String, String), f64> {
+        let mut sums = BTreeMap::new();
+        for sample in self.0.get(name).into_iter().flatten() {
+            let labels = (sample.label(first).to_owned(), sample.label(second).to_owned());
+            *sums.entry(labels).or_default() += sample.value;
         }
         sums
     }

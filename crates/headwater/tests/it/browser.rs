@@ -160,8 +160,18 @@ impl Browser {
     pub(crate) fn resize(&self, width: u32, height: u32) {
         let size =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
-        let command = json!({ "cmd": "Emulation.setDeviceMetricsOverride", "params": size });
-        self.ask("/goog/cdp/execute", &command);
+        self.command("Emulation.setDeviceMetricsOverride", &size);
+    }
+
+    /// A command of the DevTools protocol.
+    pub(crate) fn command(&self, name: &str, parameters: &Value) -> Value {
+        self.ask("/goog/cdp/execute", &json!({ "cmd": name, "params": parameters }))
+    }
+
+    /// The value that a script passes to its callback `done`.
+    pub(crate) fn result(&self, script: &str) -> Value {
+        let script = format!("const done = arguments[0];\n{script}");
+        self.ask("/execute/async", &json!({ "script": script, "args": [] }))
     }
 
     /// What the console shows since the last call.

@@ -3,6 +3,7 @@
 mod access;
 mod cluster;
 mod pictures;
+mod smooth;
 mod views;
 
 use std::io::{BufRead, BufReader};

@@ -16,6 +16,17 @@ pub(crate) fn run(args: &[&str]) -> Output {
     headwater(args).output().unwrap()
 }
 
+/// A process that is killed when dropped.
+pub(crate) struct KilledOnDrop(pub(crate) Child);
+
+impl Drop for KilledOnDrop {
+    fn drop(&mut self) {
+        // It may have exited.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A running server.
 pub(crate) struct Process {
     child: Child,

@@ -7,8 +7,15 @@ use super::PageCluster;
 use crate::browser::Browser;
 
 /// The pictures that the documentation shows.
-const KEPT: [&str; 5] =
-    ["overview-light", "table-dark", "object-light", "river-dark", "phone-dark"];
+const KEPT: [&str; 7] = [
+    "overview-light",
+    "table-dark",
+    "object-light",
+    "river-dark",
+    "connection-light",
+    "phone-dark",
+    "phone-river-light",
+];
 
 /// Writes docs/pictures if the environment asks for it, and always shows every view in both themes.
 #[test]
@@ -75,10 +82,16 @@ fn every_view_is_shown_in_both_themes() {
             "[...document.querySelectorAll('.frow .fa')].some((n) => parseFloat(n.innerText) > 1)",
         );
         picture("river");
+        browser.show("#/connection");
+        browser.until("document.querySelectorAll('.st a').length > 20");
+        picture("connection");
         browser.resize(390, 800);
         browser.show("#/overview");
         browser.until("document.querySelectorAll('.dep').length === 7");
         picture("phone");
+        browser.show("#/river");
+        browser.until("document.querySelectorAll('.frow .fa').length > 3");
+        picture("phone-river");
     }
     assert_eq!(browser.console(), Vec::<String>::new());
 }

@@ -27,6 +27,7 @@ pub mod table;
 pub mod random;
 pub mod backoff;
 pub mod metrics;
+pub mod trace;
 
 pub use canonical::canonical;
 pub use clock::{Clock, SystemClock};

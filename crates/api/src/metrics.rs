@@ -331,9 +331,14 @@ impl Histogram {
 
     /// Adds an observation.
     pub fn observe(&self, value: f64) {
+        self.observe_many(value, 1);
+    }
+
+    /// Adds equal observations.
+    pub fn observe_many(&self, value: f64, count: u64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
-        self.buckets[bucket].fetch_add(1, Relaxed);
-        let add = |sum| Some((f64::from_bits(sum) + value).to_bits());
+        self.buckets[bucket].fetch_add(count, Relaxed);
+        let add = |sum| Some((f64::from_bits(sum) + value * count as f64).to_bits());
         let _ = self.sum.fetch_update(Relaxed, Relaxed, add);
     }
 

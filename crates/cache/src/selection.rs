@@ -23,6 +23,8 @@ pub struct Selection {
     is_read: bool,
     /// Objects that were read and not returned yet.
     ahead: vec::IntoIter<Arc<Object>>,
+    /// The number of objects that were returned.
+    taken: usize,
     rest: Option<Rest>,
 }
 
@@ -48,7 +50,8 @@ impl Selection {
         limit: Option<usize>,
     ) -> Selection {
         let (ahead, rest) = (Vec::new().into_iter(), None);
-        let mut selection = Selection { snapshot, filter, after, is_read: false, ahead, rest };
+        let mut selection =
+            Selection { snapshot, filter, after, is_read: false, ahead, taken: 0, rest };
         if let Some(limit) = limit {
             selection.read_page(limit);
         }
@@ -83,6 +86,11 @@ impl Selection {
         self.rest.as_ref()
     }
 
+    /// The number of objects that were taken.
+    pub fn taken(&self) -> usize {
+        self.taken
+    }
+
     /// The next objects, without taking them; empty at the end.
     pub fn ahead(&mut self) -> &[Arc<Object>] {
         if self.ahead.len() == 0 && !self.is_read {
@@ -99,6 +107,7 @@ impl Selection {
     pub fn read_all(&mut self) -> &[Arc<Object>] {
         if !self.is_read {
             let objects = self.by_ref().collect();
+            self.taken = 0;
             self.replace(objects);
         }
         self.ahead.as_slice()
@@ -117,7 +126,9 @@ impl Iterator for Selection {
         if self.ahead.len() == 0 {
             self.ahead();
         }
-        self.ahead.next()
+        let next = self.ahead.next();
+        self.taken += usize::from(next.is_some());
+        next
     }
 }
 

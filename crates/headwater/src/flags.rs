@@ -23,6 +23,7 @@ mod pki;
 mod quantity;
 mod time;
 mod top;
+mod traces;
 mod transfer;
 mod ui;
 mod relay;
@@ -44,6 +45,7 @@ pub(crate) use quantity::{ByteSize, parse_bytes, parse_duration};
 pub(crate) use relay::RelayFlags;
 pub(crate) use time::{ReplaySpeed, TimePoint};
 pub(crate) use top::TopFlags;
+pub(crate) use traces::TraceFlags;
 pub(crate) use transfer::{ExportFlags, ImportFlags, RecordFlags, ReplayFlags};
 pub(crate) use ui::{UiBind, UiFlags};
 
@@ -319,6 +321,9 @@ pub(crate) struct ServeFlags {
 
     #[command(flatten)]
     pub(crate) audit: AuditFlags,
+
+    #[command(flatten)]
+    pub(crate) traces: TraceFlags,
 
     #[command(flatten)]
     pub(crate) authentication: AuthenticationFlags,

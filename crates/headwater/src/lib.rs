@@ -16,6 +16,7 @@ mod signals;
 mod engine;
 mod encryption;
 mod serve;
+mod traces;
 mod relay;
 mod controllers;
 mod containers;

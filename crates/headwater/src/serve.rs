@@ -45,6 +45,7 @@ use crate::engine::Engine;
 use crate::flags::{ServeFlags, TimePoint, UiBind};
 use crate::replay::{self, ReplayPlan};
 use crate::signals::Signals;
+use crate::traces::TraceExport;
 use crate::ui::PageServer;
 use crate::{limits, print};
 
@@ -97,6 +98,8 @@ pub(crate) async fn serve(mut flags: ServeFlags, replay: Option<ReplayPlan>) -> 
         None => Audit::default(),
     };
 
+    let (tracer, traces) = TraceExport::open(&flags.traces, clock.clone(), &metrics)?;
+
     let encryption = match &flags.encryption_provider_config {
         Some(path) => {
             let counted = &metrics.encryption;
@@ -131,11 +134,15 @@ pub(crate) async fn serve(mut flags: ServeFlags, replay: Option<ReplayPlan>) -> 
             cache: cache_options(&flags),
             settings: settings(&flags)?,
             audit,
+            tracer,
             containers: has_nodes.then(|| SimulatedContainers::runtime(stages)),
             ..Options::new(certificates.issuer()?)
         },
     )
     .await?;
+    if let Some(traces) = traces {
+        running.run(|stop| traces.run(stop));
+    }
     if let Some(file) = credentials.token_file {
         running.run(|stop| file.run(stop));
     }

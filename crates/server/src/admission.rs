@@ -254,6 +254,7 @@ pub(crate) struct Admitted {
 /// Takes an object through every step of [`STEPS`].
 pub(crate) async fn admit(attempt: Attempt<'_>, origin: Origin<'_>) -> Result<Admitted, Status> {
     let Origin { backend, admission, call, options, .. } = origin;
+    let _span = call.trace.as_ref().map(|trace| trace.part("admission"));
     let operation = match attempt.old {
         None => Operation::Create,
         Some(_) => Operation::Update,

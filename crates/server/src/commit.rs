@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headwater_api::{Revision, Status};
-use headwater_store::{Action, Error as StoreError, Guard, Key, Op, Record, Store, Write, key};
+use headwater_store::{
+    Action, Committed, Error as StoreError, Guard, Key, Op, Record, Store, Write, key,
+};
 
 use crate::answer::status;
 use crate::kinds::registry::Served;
@@ -78,7 +80,15 @@ pub(crate) async fn remove(
 /// resourceVersion of its last event. If it was cut between two events of one revision, it would
 /// miss the second. So a write changes at most one object of each resource; a companion that
 /// repeats a resource is committed afterwards.
-pub(crate) async fn commit(store: &dyn Store, mut write: Write) -> Result<CommitOutcome, Status> {
+pub(crate) async fn commit(store: &dyn Store, write: Write) -> Result<CommitOutcome, Status> {
+    commit_timed(store, write).await.map(|(outcome, _)| outcome)
+}
+
+/// As [`commit`]; also returns what the store reports of a stored write.
+pub(crate) async fn commit_timed(
+    store: &dyn Store,
+    mut write: Write,
+) -> Result<(CommitOutcome, Option<Committed>), Status> {
     let object = write.ops.last().map(|op| op.key.clone());
     let repeated = take_repeated(&mut write.ops);
     match store.commit(write).await {
@@ -89,12 +99,12 @@ pub(crate) async fn commit(store: &dyn Store, mut write: Write) -> Result<Commit
                     tracing::warn!(%key, "cannot write a companion of an object: {error}");
                 }
             }
-            Ok(CommitOutcome::Stored(committed.last))
+            Ok((CommitOutcome::Stored(committed.last), Some(committed)))
         }
         Err(StoreError::Conflict { key, actual }) if Some(&key) == object.as_ref() => {
-            Ok(CommitOutcome::Conflict(actual))
+            Ok((CommitOutcome::Conflict(actual), None))
         }
-        Err(StoreError::Conflict { key, .. }) => Ok(CommitOutcome::Contended(key)),
+        Err(StoreError::Conflict { key, .. }) => Ok((CommitOutcome::Contended(key), None)),
         Err(error) => Err(status::from_store(&error)),
     }
 }

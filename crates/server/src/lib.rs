@@ -20,6 +20,7 @@
 //! backend     the store, the cache, the kinds, the clock; `commit`: guarded writes
 //! request     route, call, authorization, flow control
 //! kinds       registry, custom kinds, conversion between versions, OpenAPI
+//! trace       the path of a request in time
 //! audit       the record of who did what
 //! front       sockets, TLS, certificates, the identity of the client
 //! outgoing    calls to webhooks
@@ -32,6 +33,7 @@
 pub mod start;
 mod pipeline;
 pub mod audit;
+pub mod trace;
 pub mod upkeep;
 mod verbs;
 mod server;

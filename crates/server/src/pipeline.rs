@@ -34,6 +34,7 @@ use crate::request::impersonate::{self, EffectiveUser};
 use crate::request::observe::RequestMetrics;
 use crate::request::route::{self, ResourcePath, Route, Target, Verb};
 use crate::server::Server;
+use crate::trace::Arrival;
 use crate::upkeep::after_write::after_write;
 use crate::verbs::{
     delete, discovery, encode, kubelet, patch, proxy, read, subresource, watch, write,
@@ -93,6 +94,9 @@ impl Server {
         mut request: Request<RequestBody>,
         audit_id: HeaderValue,
     ) -> Response {
+        if let Some(arrival) = self.tracer().arrival(audit_id.to_str().unwrap_or_default()) {
+            request.extensions_mut().insert(arrival);
+        }
         let identified = self.identify(peer, request.uri().path(), request.headers()).await;
         let result = if identified.is_ok() { "success" } else { "error" };
         self.metrics().authentication_attempts.with(&[result]).inc();
@@ -254,10 +258,23 @@ impl Server {
             .traffic()
             .begin()
             .map(|began| (began, Arc::clone(&identity), seat.level().to_owned(), route.verb));
+        let trace = match (&refusal, request.extensions_mut().remove::<Arrival>()) {
+            (None, Some(arrival)) => {
+                let head = (request.method(), request.uri(), request.headers());
+                self.tracer().begin(arrival, &identity, &route, head)
+            }
+            _ => None,
+        };
+        if let Some(trace) = &trace {
+            request.extensions_mut().insert(Arc::clone(trace));
+        }
         let response = match refusal {
             None => self.execute(peer, identity, query, route, request, &mut seat).await,
             Some(status) => refused(accepted(request.headers()), &status),
         };
+        if let Some(trace) = trace {
+            trace.answered(response.status());
+        }
         if let Some((began, identity, level, verb)) =
             counted.filter(|(.., verb)| *verb != Verb::Watch)
         {
@@ -375,6 +392,8 @@ impl Server {
             _ => {}
         }
         let bytes = call.read(body).await?;
+        let read = self.metrics().request_body_sizes.with(&[&kind.resource(), verb.as_str()]);
+        read.observe(bytes.len() as f64);
         let long = long_bytes(self, verb, &resource, bytes.len());
         let write = self.write(call, verb, &resource, bytes);
         match long {

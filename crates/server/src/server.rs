@@ -40,6 +40,7 @@ use crate::request::observe;
 use crate::system::backup::Backup;
 use crate::system::health::Health;
 use crate::system::metrics::Metrics;
+use crate::trace::Tracer;
 use crate::work::WorkPool;
 
 /// How a server is set up.
@@ -64,6 +65,8 @@ pub struct Options {
     pub settings: Settings,
     /// What is recorded of requests.
     pub audit: Audit,
+    /// Records traces of requests.
+    pub tracer: Tracer,
     /// The client certificate that extension servers trust to name users.
     pub front_proxy: Option<Pair>,
     /// The server that this one is a relay of. It then serves what [`Server::hold`] adds, and passes on
@@ -87,6 +90,7 @@ impl Options {
             cache: headwater_cache::Options::default(),
             settings: Settings::default(),
             audit: Audit::default(),
+            tracer: Tracer::default(),
             front_proxy: None,
             upstream: None,
             containers: None,
@@ -150,6 +154,7 @@ struct Shared {
     documents: Documents,
     backup: Backup,
     audit: Audit,
+    tracer: Tracer,
     /// Group versions of extension servers.
     remotes: RemoteVersions,
     front_proxy: Option<ClientCredential>,
@@ -210,6 +215,7 @@ impl Server {
             settings,
             backup,
             audit,
+            tracer: options.tracer,
             remotes: RemoteVersions::default(),
             front_proxy,
             relayed,
@@ -243,6 +249,10 @@ impl Server {
 
     pub(crate) fn audit(&self) -> &Audit {
         &self.shared.audit
+    }
+
+    pub(crate) fn tracer(&self) -> &Tracer {
+        &self.shared.tracer
     }
 
     /// What answers for the containers of pods, if anything does.

@@ -82,6 +82,12 @@ pub async fn start(store: Arc<dyn Store>, options: Options) -> Result<Running, E
         let audit = audited.audit().clone();
         audit.run(audited.caller(), audited.cache(), stop).await;
     });
+    let traced = server.clone();
+    running.run(|stop| async move {
+        let watches = traced.live().watches();
+        let behind = |collection: &str, revision| watches.behind(collection, revision);
+        traced.tracer().clone().follow(traced.cache(), behind, stop).await;
+    });
     if is_relay {
         return Ok(running); // it has no objects of its own
     }

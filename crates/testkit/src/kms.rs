@@ -1,7 +1,6 @@
 //! A KMS v2 plugin in this process, behind a unix socket.
 //!
-//! It speaks gRPC by hand, so that a mistake of the client's library is not repeated here. Its cipher
-//! only proves which key was used, and hides nothing from anybody who reads this file.
+//! Its cipher only proves which key was used, and hides nothing from anybody who reads this file.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -10,16 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::stream;
 use headwater_kms::proto::{
     DECRYPT, DecryptRequest, DecryptResponse, ENCRYPT, EncryptRequest, EncryptResponse, STATUS,
     StatusResponse,
 };
 use headwater_store::lock::lock;
-use http::{HeaderMap, HeaderValue, Request, Response};
-use http_body_util::{BodyExt, StreamBody};
-use hyper::body::{Frame, Incoming};
+use http::{Request, Response};
+use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -27,6 +23,8 @@ use prost::Message;
 use tokio::net::UnixListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
+
+use crate::grpc;
 
 /// The state of a plugin, which a test changes while it runs.
 #[derive(Clone, Debug)]
@@ -107,41 +105,15 @@ async fn accept(listener: UnixListener, state: Arc<Mutex<KmsState>>) {
     }
 }
 
-type Frames = stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>;
-
 async fn answer(
     request: Request<Incoming>,
     state: Arc<Mutex<KmsState>>,
-) -> Result<Response<StreamBody<Frames>>, Infallible> {
-    let path = request.uri().path().to_owned();
-    let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+) -> Result<Response<grpc::Body>, Infallible> {
     let is_silent = lock(&state).is_silent;
     if is_silent {
         tokio::time::sleep(Duration::from_secs(3600)).await;
     }
-    // Five bytes before the message: not compressed, and its length.
-    let message = body.get(5..).unwrap_or_default();
-    let mut frames = Vec::new();
-    let mut trailers = HeaderMap::new();
-    match respond(&path, message, &mut lock(&state)) {
-        Ok(message) => {
-            let len = u32::try_from(message.len()).unwrap_or(u32::MAX);
-            let mut framed = vec![0];
-            framed.extend_from_slice(&len.to_be_bytes());
-            framed.extend_from_slice(&message);
-            frames.push(Ok(Frame::data(Bytes::from(framed))));
-            trailers.insert("grpc-status", HeaderValue::from_static("0"));
-        }
-        Err((code, why)) => {
-            trailers.insert("grpc-status", HeaderValue::from(code));
-            trailers.insert("grpc-message", HeaderValue::from_static(why));
-        }
-    }
-    frames.push(Ok(Frame::trailers(trailers)));
-    let mut response = Response::new(StreamBody::new(stream::iter(frames)));
-    let grpc = HeaderValue::from_static("application/grpc");
-    response.headers_mut().insert("content-type", grpc);
-    Ok(response)
+    Ok(grpc::unary(request, |path, message| respond(path, message, &mut lock(&state))).await)
 }
 
 fn respond(

@@ -1,5 +1,5 @@
 //! Test support for this workspace: the store contract, a model, history checks, etcd, a KMS plugin, a
-//! proxy.
+//! collector of traces, a proxy.
 
 pub mod contract;
 pub mod model;
@@ -10,7 +10,9 @@ pub mod cached_store;
 pub mod ports;
 pub mod tools;
 pub mod etcd;
+mod grpc;
 pub mod kms;
+pub mod collector;
 pub mod proxy;
 
 pub use owning_store::OwningStore;

@@ -34,6 +34,7 @@ mod round_trip;
 mod soak;
 mod spec;
 mod tokens;
+mod traces;
 mod transcript;
 mod watchers;
 mod withdrawn;

@@ -92,6 +92,17 @@ impl OpenWatches {
         lock(&self.open).len()
     }
 
+    /// The number of watches of a collection that have an event up to a revision to send.
+    pub(crate) fn behind(&self, collection: &str, revision: Revision) -> usize {
+        let is_behind = |watch: &Arc<OpenWatch>| {
+            let position = watch.position();
+            watch.kind.prefix == collection
+                && position < revision
+                && watch.vantage().is_some_and(|vantage| vantage.backlog(position).events > 0)
+        };
+        self.all().iter().filter(|watch| is_behind(watch)).count()
+    }
+
     /// All open watches.
     pub(super) fn all(&self) -> Vec<Arc<OpenWatch>> {
         lock(&self.open).values().cloned().collect()

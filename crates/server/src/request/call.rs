@@ -9,15 +9,18 @@ use headwater_api::Status;
 use headwater_api::accept::{Endpoint, Representation};
 use headwater_api::distinct::Distinct;
 use headwater_api::query::Query;
+use headwater_store::{Store, Write};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, request};
 
 use crate::answer::body::{self, Finish, RequestBody, Response};
 use crate::answer::status;
 use crate::audit::Trail;
+use crate::commit::{CommitOutcome, commit};
 use crate::front::identity::Identity;
 use crate::lock::lock;
 use crate::request::route::{Route, Target, Verb};
+use crate::trace::RequestTrace;
 
 /// One request: everything that a handler reads besides the target and the body.
 pub(crate) struct Call {
@@ -32,6 +35,8 @@ pub(crate) struct Call {
     pub(crate) representation: Representation,
     /// The audit trail, if the request is recorded.
     pub(crate) trail: Option<Arc<Trail>>,
+    /// The trace, if the request is traced.
+    pub(crate) trace: Option<Arc<RequestTrace>>,
     /// Warnings for the client, sent on success and on failure (S1.44).
     warnings: Mutex<Distinct<String>>,
     /// Whether the body is being read.
@@ -41,9 +46,11 @@ pub(crate) struct Call {
 impl Call {
     pub(crate) fn new(identity: Arc<Identity>, mut parts: request::Parts, query: Query) -> Call {
         let trail = parts.extensions.remove::<Arc<Trail>>();
+        let trace = parts.extensions.remove::<Arc<RequestTrace>>();
         Call {
             identity,
             trail,
+            trace,
             finish: finish(&parts.headers, &query),
             method: parts.method,
             path: parts.uri.path().to_owned(),
@@ -62,6 +69,18 @@ impl Call {
         let bytes = body::read(&self.headers, body).await?;
         self.reading.store(false, Relaxed);
         Ok(bytes)
+    }
+
+    /// Commits a write of this request.
+    pub(crate) async fn commit(
+        &self,
+        store: &dyn Store,
+        write: Write,
+    ) -> Result<CommitOutcome, Status> {
+        match &self.trace {
+            None => commit(store, write).await,
+            Some(trace) => Box::pin(trace.commit(store, write)).await,
+        }
     }
 
     /// The error of a request that took too long.

@@ -6,8 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use headwater_api::options::Freshness;
 use headwater_api::query::Query;
-use headwater_cache::Cache;
+use headwater_cache::{Cache, Error as CacheError, Selection};
+use http_body::Body as _;
 use tokio::time::Instant;
 
 use crate::answer::body::Response;
@@ -15,7 +17,7 @@ use crate::kinds::registry::Served;
 use crate::request::flow::limits::WatchPlace;
 use crate::request::route::{Route, Target, Verb};
 use crate::system::metrics::Metrics;
-use headwater_api::metrics::{Counter, Desc, Gauge, GaugeGuard};
+use headwater_api::metrics::{Counter, Desc, Family, Gauge, GaugeGuard, Histogram};
 
 /// One request, from its route to its response.
 pub(crate) struct RequestMetrics {
@@ -77,7 +79,14 @@ impl RequestMetrics {
         let RequestMetrics { metrics, verb, group, resource, .. } = &self;
         metrics.requests.with(&labels).inc();
         if *verb != Verb::Watch {
-            metrics.request_duration.with(&labels[..8]).observe_time(self.began.elapsed());
+            let (took, [verb, _, rest @ .., _]) = (self.began.elapsed(), labels);
+            let labels_of_time = [&[verb][..], &rest].concat();
+            metrics.request_duration.with(&labels[..8]).observe_time(took);
+            metrics.request_sli_duration.with(&labels_of_time).observe_time(took);
+            // The size of a streamed list is not known before it is sent.
+            if let Some(size) = response.body().size_hint().exact() {
+                metrics.response_sizes.with(&labels_of_time).observe(size as f64);
+            }
         }
         if *verb == Verb::List && code.is_success() {
             metrics.cache_lists.with(&[group, resource, ""]).inc();
@@ -102,9 +111,61 @@ fn scope(namespace: &str, name: &str) -> &'static str {
     }
 }
 
+/// Waits until the cache is as fresh as a read demands, and observes how long that takes. Reads of
+/// any state do not wait.
+pub(crate) async fn waiting<T>(
+    metrics: &Metrics,
+    kind: &Served,
+    at: Freshness,
+    wait: impl Future<Output = Result<T, CacheError>>,
+) -> Result<T, CacheError> {
+    if at == Freshness::Any {
+        return wait.await;
+    }
+    let (began, labels) = (Instant::now(), [&*kind.group, &*kind.plural]);
+    let waited = wait.await;
+    metrics.cache_read_wait.with(&labels).observe_time(began.elapsed());
+    if at == Freshness::Latest {
+        let [group, resource] = labels;
+        let success = if waited.is_ok() { "true" } else { "false" };
+        metrics.cache_consistent_reads.with(&[group, resource, success, "false"]).inc();
+    }
+    waited
+}
+
+/// Counts the objects of a list when it has been sent.
+pub(crate) struct ListMetrics {
+    fetched: Arc<Counter>,
+    returned: Arc<Counter>,
+}
+
+impl ListMetrics {
+    pub(crate) fn new(metrics: &Metrics, kind: &Served) -> ListMetrics {
+        let (group, resource) = (&*kind.group, &*kind.plural);
+        ListMetrics {
+            fetched: metrics.cache_list_fetched.with(&[group, resource, ""]),
+            returned: metrics.cache_list_returned.with(&[group, resource]),
+        }
+    }
+
+    /// Counts what was taken of a selection.
+    pub(crate) fn sent(&self, objects: &Selection) {
+        let (filter, returned) = (objects.filtered_by(), objects.taken());
+        let is_all = filter.selects_all() || filter.fields.name().is_some();
+        let fetched = match is_all {
+            true => returned,
+            false => objects.snapshot().count(&filter.namespace, None).max(returned),
+        };
+        self.fetched.add(fetched as u64);
+        self.returned.add(returned as u64);
+    }
+}
+
 /// One open watch and its events.
 pub(crate) struct WatchMetrics {
     events: Arc<Counter>,
+    sizes: Arc<Histogram>,
+    list: ListWait,
     _open: GaugeGuard,
     _place: WatchPlace,
 }
@@ -118,18 +179,43 @@ impl WatchMetrics {
         place: WatchPlace,
     ) -> WatchMetrics {
         let (group, version, resource) = (&*kind.group, &*kind.version, &*kind.plural);
-        let labels = ["WATCH", group, version, resource, "", scope(namespace, name), "apiserver"];
+        let scope = scope(namespace, name);
+        let labels = ["WATCH", group, version, resource, "", scope, "apiserver"];
         let open: Arc<Gauge> = metrics.long_running.with(&labels);
         WatchMetrics {
             events: metrics.watch_events.with(&[group, version, resource]),
+            sizes: metrics.watch_event_sizes.with(&[group, version, resource]),
+            list: ListWait {
+                family: metrics.watch_list_duration.clone(),
+                began: Instant::now(),
+                scope,
+            },
             _open: open.hold(),
             _place: place,
         }
     }
 
-    pub(crate) fn sent(&self, events: usize) {
-        self.events.add(events as u64);
+    /// Counts events, and their size together: each is observed with their mean.
+    pub(crate) fn sent(&self, events: usize, bytes: usize) {
+        if events > 0 {
+            self.events.add(events as u64);
+            self.sizes.observe_many(bytes as f64 / events as f64, events as u64);
+        }
     }
+
+    /// A streaming list has sent its mark.
+    pub(crate) fn listed(&self, kind: &Served) {
+        let ListWait { family, began, scope } = &self.list;
+        let labels = [&*kind.group, &*kind.version, &*kind.plural, scope];
+        family.with(&labels).observe_time(began.elapsed());
+    }
+}
+
+/// What observes the duration of a streaming list.
+struct ListWait {
+    family: Family<Histogram>,
+    began: Instant,
+    scope: &'static str,
 }
 
 /// Registers the metrics that are read from the cache when they are scraped.

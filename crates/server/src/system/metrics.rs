@@ -127,10 +127,6 @@ families! {
             group, version, resource, scope
         ),
             "Time until a streaming list has sent its mark.";
-        cache_initializations: Counter = apiserver_watch_cache_initializations_total(
-            group, resource
-        ),
-            "Times a cache was filled from the store.";
         cache_read_wait: Histogram(READ_WAITS) = apiserver_watch_cache_read_wait_seconds(
             group, resource
         ),
@@ -200,6 +196,9 @@ families! {
         /// `reason` is `total`, `address` or `anonymous`.
         connections_refused: Counter = headwater_connections_refused_total(reason),
             "Connections closed at once because there were too many.";
+        /// `result` is `exported` or `lost`.
+        trace_spans: Counter = headwater_trace_spans_total(result),
+            "Spans of traces that the collector has, and spans that were lost.";
         panics: Counter = headwater_panics_total(),
             "Requests answered with 500 because their handler panicked.";
     }

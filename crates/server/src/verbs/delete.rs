@@ -12,14 +12,14 @@ use headwater_api::status::Details;
 use headwater_api::{Object, Revision, Status};
 use headwater_cache::Filter;
 use headwater_json::Value;
-use headwater_store::{Guard, Key, Record};
+use headwater_store::{Guard, Key, Record, Write};
 use http::StatusCode;
 
 use crate::admission::claims;
 use crate::admission::{Removal, admit_removal, is_namespace, is_released, node_restriction};
 use crate::answer::body::Response;
 use crate::answer::status;
-use crate::commit::{CommitOutcome, CompanionWrites, commit, put, remove};
+use crate::commit::{CommitOutcome, CompanionWrites, commit, remove};
 use crate::kinds::custom;
 use crate::kinds::registry::Served;
 use crate::kinds::versions;
@@ -380,7 +380,9 @@ impl Delete<'_> {
         let mut revision = current.revision;
         if marks {
             let guard = Guard::At(revision);
-            match put(self.server.store(), self.kind, self.store_key(), guard, bytes).await? {
+            let marking = CompanionWrites::default();
+            let marking = marking.put(self.kind, self.store_key(), guard, bytes);
+            match self.commit(marking).await? {
                 CommitOutcome::Stored(at) => revision = at,
                 CommitOutcome::Conflict(actual) => {
                     return Ok(Tried::Again { actual, marked: None });
@@ -422,10 +424,18 @@ impl Delete<'_> {
             let quotas = &self.server.admission().quotas;
             beside.extend(quotas.drop_turn(self.server, self.kind, self.name).await?);
             let write = CompanionWrites(beside).remove(self.store_key(), at);
-            match commit(self.server.store(), write).await? {
+            match self.commit(write).await? {
                 CommitOutcome::Contended(_) => {}
                 stored => return Ok(stored),
             }
+        }
+    }
+
+    /// Commits a write of the request, or of the server itself.
+    async fn commit(&self, write: Write) -> Result<CommitOutcome, Status> {
+        match self.call {
+            Some(call) => call.commit(self.server.store(), write).await,
+            None => commit(self.server.store(), write).await,
         }
     }
 

@@ -36,6 +36,7 @@ use crate::kinds::versions::{ConvertedObject, converted};
 use crate::object::tree;
 use crate::request::call::Call;
 use crate::request::flow::limits::ListPlace;
+use crate::request::observe::ListMetrics;
 use crate::server::Server;
 use crate::verbs::read::ListPage;
 use crate::verbs::write::Written;
@@ -172,6 +173,7 @@ pub(crate) async fn list(
         continue_token: page.continue_token,
         now: server.now(),
         objects: page.selection,
+        counted: ListMetrics::new(server.metrics(), kind),
         state: ChunkState::Head,
         _place: place,
     };
@@ -227,6 +229,7 @@ struct Chunks {
     continue_token: String,
     now: Timestamp,
     objects: Selection,
+    counted: ListMetrics,
     state: ChunkState,
     _place: Option<ListPlace>,
 }
@@ -236,6 +239,12 @@ enum ChunkState {
     Head,
     Items { is_first: bool },
     End,
+}
+
+impl Drop for Chunks {
+    fn drop(&mut self) {
+        self.counted.sent(&self.objects);
+    }
 }
 
 impl Iterator for Chunks {

@@ -20,6 +20,7 @@ use crate::kinds::versions;
 use crate::recent::PATIENCE;
 use crate::request::call::Call;
 use crate::request::flow::limits;
+use crate::request::observe;
 use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::{encode, history, newest};
@@ -120,11 +121,14 @@ async fn fresh(
     at: Freshness,
 ) -> Result<Snapshot, Status> {
     let cache = server.sampled_cache(&resource.kind).await;
-    let waited = match at {
-        Freshness::Latest => cache.consistent().await.map(drop),
-        Freshness::NotOlderThan(revision) => cache.reach(revision).await.map(drop),
-        Freshness::Any => Ok(()),
+    let wait = async {
+        match at {
+            Freshness::Latest => cache.consistent().await.map(drop),
+            Freshness::NotOlderThan(revision) => cache.reach(revision).await.map(drop),
+            Freshness::Any => Ok(()),
+        }
     };
+    let waited = observe::waiting(server.metrics(), &resource.kind, at, wait).await;
     waited.map_err(|error| status::from_cache(&error))?;
     Ok(cache.snapshot(&cache.resource(&resource.kind.prefix)))
 }

@@ -29,7 +29,7 @@ use crate::live::watches::{WatchDescription, WatchEntry};
 use crate::random;
 use crate::request::call::Call;
 use crate::request::flow::seat::{HeldSeat, Seat};
-use crate::request::observe::WatchMetrics;
+use crate::request::observe::{self, WatchMetrics};
 use crate::request::route::{ResourcePath, Route, Verb};
 use crate::server::Server;
 use crate::verbs::encode::frames::Frames;
@@ -268,11 +268,15 @@ impl Streaming {
             Asked::FromLatest => Freshness::Latest,
             Asked::FromAny | Asked::After(_) => Freshness::Any,
         };
-        let waited = match freshness {
-            Freshness::Any => Ok(Revision::ZERO),
-            Freshness::Latest => cache.consistent().await,
-            Freshness::NotOlderThan(revision) => cache.reach(revision).await,
+        let wait = async {
+            match freshness {
+                Freshness::Any => Ok(Revision::ZERO),
+                Freshness::Latest => cache.consistent().await,
+                Freshness::NotOlderThan(revision) => cache.reach(revision).await,
+            }
         };
+        let metrics = self.server.metrics();
+        let waited = observe::waiting(metrics, self.frames.kind(), freshness, wait).await;
         if let Err(error) = waited {
             return Some(self.fail(&status::from_cache(&error)));
         }
@@ -328,18 +332,24 @@ impl Streaming {
         match step {
             WatchStep::Initial(objects) => {
                 let objects = if made.is_empty() { &objects } else { made };
-                self.count(objects.len());
-                Some(self.frames.initial(objects))
+                let chunk = self.frames.initial(objects);
+                self.count(objects.len(), &chunk);
+                Some(chunk)
             }
             WatchStep::Synced(revision) => {
                 self.sent = self.sent.max(revision);
                 let mark = matches!(self.asked, Asked::Initial { mark: true, .. });
-                mark.then(|| self.frames.bookmark(revision, true).into())
+                mark.then(|| {
+                    self.watched.listed(self.frames.kind());
+                    self.frames.bookmark(revision, true).into()
+                })
             }
             WatchStep::Events(events) => {
-                self.count(events.len());
                 self.sent = events.last().map_or(self.sent, WatchEvent::revision);
-                Some(self.frames.events(&events, made))
+                let chunk = self.frames.events(&events, made);
+                self.count(events.len(), &chunk);
+                self.server.tracer().sent(self.resource.prefix(), &events);
+                Some(chunk)
             }
             WatchStep::Expired { asked, oldest } => {
                 Some(self.fail(&status::too_old(asked, oldest)).into())
@@ -356,8 +366,8 @@ impl Streaming {
         }
     }
 
-    fn count(&self, events: usize) {
-        self.watched.sent(events);
+    fn count(&self, events: usize, chunk: &Data) {
+        self.watched.sent(events, chunk.remaining());
         self.entry.sent_events(events);
     }
 

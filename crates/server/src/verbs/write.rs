@@ -20,7 +20,7 @@ use crate::admission::manage::track::{LEARN_MAX, LearnedVersion, Unfinished, lea
 use crate::admission::subresource::restrict_to_subresource;
 use crate::admission::{Attempt, Origin, admit, is_released};
 use crate::answer::status;
-use crate::commit::{CommitOutcome, CompanionWrites, commit};
+use crate::commit::{CommitOutcome, CompanionWrites};
 use crate::kinds::custom;
 use crate::kinds::registry::Served;
 use crate::kinds::versions::{self, Forms, from_storage, to_storage};
@@ -175,7 +175,7 @@ impl Create<'_> {
         let key = Key::in_collection(&kind.prefix, &object_key(&self.resource.namespace, &name));
         beside.0.extend(admitted.held.take_beside());
         let write = beside.put(kind, key, Guard::Absent, forms.stored.clone());
-        match commit(self.server.store(), write).await? {
+        match self.call.commit(self.server.store(), write).await? {
             CommitOutcome::Stored(revision) => Ok(Some(forms.answer(revision))),
             CommitOutcome::Conflict(actual) => Err(self.exists(&name, actual)),
             CommitOutcome::Contended(_) => Ok(None),
@@ -572,7 +572,7 @@ impl Update<'_> {
             true => beside.remove(key, current.revision),
             false => beside.put(kind, key, Guard::At(current.revision), forms.stored.clone()),
         };
-        match commit(self.server.store(), write).await? {
+        match self.call.commit(self.server.store(), write).await? {
             CommitOutcome::Stored(revision) => {
                 // A deleted object is returned as submitted, with its old version (S2.43).
                 let revision = if released { current.revision } else { revision };

@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use headwater_api::Clock;
+use headwater_api::trace::TraceSpan;
 use headwater_cache::Options as CacheOptions;
 use headwater_json::{Value, json};
 use headwater_server::audit::{Audit, AuditOptions, AuditWebhook, LogOptions, Policy};
@@ -21,12 +22,14 @@ use headwater_server::listen::Listener;
 use headwater_server::metrics::Metrics;
 use headwater_server::pki::{Pair, Pki, Secret};
 use headwater_server::service_account::Issuer;
+use headwater_server::trace::Tracer;
 use headwater_server::{Authorization, Body, Options, Running, Server, Settings, body, start};
 use headwater_store::{Memory, Store};
 use http::{HeaderMap, Request};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
 use jiff::Timestamp;
+use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
 /// The fixed time of every test.
@@ -107,6 +110,18 @@ impl Api {
         let api = Api::with_audit(store, still(), settings, cache, Some(audit)).await;
         api.create_namespace().await;
         api
+    }
+
+    /// A new server with a namespace `ns` that traces as many requests of a million, and the queue of
+    /// its spans. The namespace is traced too.
+    pub(crate) async fn traced(sampled: u32) -> (Api, mpsc::Receiver<TraceSpan>) {
+        let clock = still();
+        let issuer = Issuer::new(&keys(&clock).service_account_key).unwrap();
+        let options = Options { clock: Arc::clone(&clock), ..Options::new(issuer) };
+        let (tracer, spans) = Tracer::new(sampled, clock, &options.metrics);
+        let api = Api::of(Arc::new(Memory::default()), Options { tracer, ..options }).await;
+        api.create_namespace().await;
+        (api, spans)
     }
 
     /// A new server with another clock.

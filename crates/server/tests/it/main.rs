@@ -42,5 +42,6 @@ mod credentials;
 mod listen;
 mod live;
 mod metrics_page;
+mod traces;
 mod history;
 mod long;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use headwater_json::Value;
+use headwater_json::{Value, json};
 
 use crate::api::Api;
 
@@ -110,4 +110,41 @@ fn expressions(value: &Value, found: &mut Vec<String>) {
     for inside in value.as_array().into_iter().flatten() {
         expressions(inside, found);
     }
+}
+
+/// S11.1
+#[tokio::test]
+async fn requests_lists_and_watches_have_samples() {
+    let api = Api::start().await;
+    let maps = "/api/v1/namespaces/ns/configmaps";
+    api.create(maps, &json!({ "metadata": { "name": "a", "labels": { "app": "web" } } })).await;
+    api.create(maps, &json!({ "metadata": { "name": "b" } })).await;
+    api.get(&format!("{maps}?labelSelector=app=web")).await.is(200, "");
+    let streamed = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan\
+                    &allowWatchBookmarks=true";
+    let mut watch = api.watch(&format!("{maps}?{streamed}")).await;
+    while watch.next().await.unwrap()["type"] != "BOOKMARK" {}
+    let text = api.metrics.registry.text();
+    let value = |start: &str| -> f64 {
+        let line = text.lines().find(|line| line.starts_with(start));
+        let line = line.unwrap_or_else(|| panic!("no {start} in\n{text}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let of_maps = "group=\"\",version=\"v1\",resource=\"configmaps\"";
+    let post = format!("{{verb=\"POST\",{of_maps}");
+    assert_eq!(value(&format!("apiserver_request_sli_duration_seconds_count{post}")), 2.0);
+    assert!(value(&format!("apiserver_response_sizes_sum{post}")) > 100.0);
+    let bodies = "apiserver_request_body_size_bytes_count{resource=\"configmaps\",verb=\"create\"}";
+    assert_eq!(value(bodies), 2.0);
+    let sizes = format!("apiserver_watch_events_sizes_count{{{of_maps}");
+    assert_eq!(value(&sizes), 2.0);
+    assert!(value(&sizes.replace("_count", "_sum")) > 200.0);
+    assert_eq!(value(&format!("apiserver_watch_list_duration_seconds_count{{{of_maps}")), 1.0);
+    let of_maps = "{group=\"\",resource=\"configmaps\"";
+    assert!(value(&format!("apiserver_watch_cache_read_wait_seconds_count{of_maps}")) >= 1.0);
+    let consistent =
+        format!("apiserver_watch_cache_consistent_read_total{of_maps},success=\"true\"");
+    assert!(value(&consistent) >= 1.0);
+    assert_eq!(value(&format!("apiserver_cache_list_returned_objects_total{of_maps}")), 1.0);
+    assert_eq!(value(&format!("apiserver_cache_list_fetched_objects_total{of_maps}")), 2.0);
 }

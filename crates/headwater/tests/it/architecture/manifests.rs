@@ -11,6 +11,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("store", &["json", "api"]),
     ("store-etcd", &["json", "api", "store"]),
     ("kms", &["json", "api", "store"]),
+    ("otlp", &["json", "api"]),
     ("cache", &["json", "api", "store"]),
     ("server", &["json", "api", "cel", "schema", "store", "cache"]),
     ("recording", &["json", "api", "schema", "store"]),

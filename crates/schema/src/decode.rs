@@ -45,14 +45,33 @@ pub struct Decoded {
     pub unknown: PathList,
     /// Paths of repeated keys; `value` has the last one.
     pub duplicates: PathList,
+    /// The same of a YAML body: the messages of its parser, with lines.
+    pub repeated: PathList,
     /// Paths of all fields in the order of the body; empty if not needed.
     order: Vec<String>,
 }
 
 impl Decoded {
-    /// One message for each field that strict validation rejects and ordinary validation warns about,
-    /// in the order of the body.
-    pub fn problems(&self) -> impl Iterator<Item = String> {
+    fn of(value: Value, unknown: PathList) -> Decoded {
+        let (duplicates, repeated) = (PathList::default(), PathList::default());
+        Decoded { value, unknown, duplicates, repeated, order: Vec::new() }
+    }
+
+    fn repeating(mut self, duplicates: PathList, format: Format, body: &[u8]) -> Decoded {
+        match format {
+            Format::Yaml if !duplicates.is_empty() => self.repeated = yaml::repeated_keys(body),
+            _ => self.duplicates = duplicates,
+        }
+        self
+    }
+
+    /// One message for each field that ordinary validation warns about.
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
+        self.repeated.iter().cloned().chain(self.problems())
+    }
+
+    /// One message for each unknown or duplicate field, in the order of the body.
+    fn problems(&self) -> impl Iterator<Item = String> {
         let mut places: HashMap<&str, Vec<usize>> = HashMap::new();
         for (place, written) in self.order.iter().enumerate() {
             places.entry(written).or_default().push(place);
@@ -71,7 +90,7 @@ impl Decoded {
 
     /// The number of further fields that are not among the problems.
     pub fn omitted(&self) -> usize {
-        self.unknown.omitted() + self.duplicates.omitted()
+        self.unknown.omitted() + self.duplicates.omitted() + self.repeated.omitted()
     }
 
     /// Records the order of fields, if there are problems to sort. The order of long documents is not
@@ -86,7 +105,8 @@ impl Decoded {
 
     /// The error of strict validation, if any.
     pub fn strict_error(&self, target: Target<'_>) -> Option<Error> {
-        let mut problems: Vec<String> = self.problems().collect();
+        let repeated = (!self.repeated.is_empty()).then(|| unmarshal_errors(&self.repeated));
+        let mut problems: Vec<String> = repeated.into_iter().chain(self.problems()).collect();
         if problems.is_empty() {
             return None;
         }
@@ -96,6 +116,11 @@ impl Decoded {
         }
         Some(target.unhandled(format!("strict decoding error: {}", problems.join(", "))))
     }
+}
+
+/// The error of strict YAML parsers about repeated keys.
+pub fn unmarshal_errors(repeated: &PathList) -> String {
+    format!("yaml: unmarshal errors:\n  {}", repeated.join("\n  "))
 }
 
 /// The expected type of a body.
@@ -174,7 +199,7 @@ pub fn object<'a>(
     }
     let Parsed { value, duplicates } = document(target, format, body)?;
     let decoded = fit(target, value, None, |why| target.unrecognized(why, body))?;
-    Ok(Decoded { duplicates, ..decoded }.ordered(format, body))
+    Ok(decoded.repeating(duplicates, format, body).ordered(format, body))
 }
 
 /// Decodes an object of a custom kind: only `metadata` is fitted; its schema covers the rest. Unlike
@@ -194,7 +219,7 @@ pub fn custom(kind: &Kind, format: Format, body: &[u8]) -> Result<Decoded, Error
         }
     }
     let unknown = typed::metadata(object).map_err(|why| target.unhandled(why))?;
-    Ok(Decoded { value, unknown, duplicates, order: Vec::new() })
+    Ok(Decoded::of(value, unknown).repeating(duplicates, format, body))
 }
 
 /// Fits the result of a patch to a custom kind: only `metadata`, as [`custom`] does.
@@ -202,7 +227,7 @@ pub fn recustom(kind: &Kind, mut value: Value) -> Result<Decoded, Error> {
     let target = Target::from(kind);
     let object = value.as_object_mut().ok_or_else(|| target.unhandled("not an object".into()))?;
     let unknown = typed::metadata(object).map_err(|why| target.unhandled(why))?;
-    Ok(Decoded { value, unknown, duplicates: PathList::default(), order: Vec::new() })
+    Ok(Decoded::of(value, unknown))
 }
 
 /// Fits embedded metadata; returns the paths of unknown fields, relative to its parent.
@@ -236,7 +261,7 @@ pub fn delete_options(format: Format, body: &[u8]) -> Result<Decoded, Error> {
         object.remove("apiVersion");
     }
     let decoded = fit(target, value, None, |why| target.unrecognized(why, body))?;
-    Ok(Decoded { duplicates, ..decoded })
+    Ok(decoded.repeating(duplicates, format, body))
 }
 
 /// Parses a stored object. Its `managedFields` become a string, their text, as [`crate::managed`]
@@ -308,8 +333,7 @@ fn fit(
     let unknown = typed::object(of, &mut object, old).map_err(|why| target.unhandled(why))?;
     object.insert("apiVersion".into(), target.api_version().into());
     object.insert("kind".into(), target.kind.into());
-    let (duplicates, order) = (PathList::default(), Vec::new());
-    Ok(Decoded { value: Value::Object(object), unknown, duplicates, order })
+    Ok(Decoded::of(Value::Object(object), unknown))
 }
 
 /// Go's text for the type from which Kubernetes reads the kind.

@@ -28,6 +28,7 @@ mod structure;
 mod validate;
 
 pub use check::{SchemaLocation, check, unrecognized_formats};
+use default::Nulls;
 pub use default::TooManyDefaults;
 pub use structure::Structured;
 
@@ -58,7 +59,13 @@ impl Schema {
     /// Sets defaults and removes nulls of non-nullable fields. An object without room for all of its
     /// defaults has only some of them.
     pub fn default(&self, object: &mut Value) -> Result<(), TooManyDefaults> {
-        default::value(&self.root, object)
+        default::value(&self.root, object, Nulls::Dropped)
+    }
+
+    /// Sets defaults in the result of an apply. Nulls that no default replaces stay, and validation
+    /// rejects them: of a map or list whose last element was removed, null remains.
+    pub fn default_applied(&self, object: &mut Value) -> Result<(), TooManyDefaults> {
+        default::value(&self.root, object, Nulls::Kept)
     }
 
     /// Whether its patterns make a validation long.

@@ -4,4 +4,4 @@ mod print;
 mod read;
 
 pub use print::to_string;
-pub use read::parse;
+pub use read::{parse, repeated_keys};

@@ -130,8 +130,14 @@ fn compare<'a, S: Structure>(
     }
     match structure.form() {
         Form::Map => compare_maps(old, new, structure),
-        Form::Deduced if is_map_or_none(old) && is_map_or_none(new) => {
-            compare_maps(old, new, structure)
+        Form::Deduced => {
+            // A null takes the form of the other value, here that of an empty map.
+            let mut found = compare_maps(old, new, structure);
+            let is_map = |value: &Value| value.is_object() || value.is_null();
+            if !old.is_none_or(is_map) || !new.is_none_or(is_map) {
+                found.modified.get_or_insert_default().member = true;
+            }
+            found
         }
         Form::Set | Form::KeyedList => compare_lists(old, new, structure),
         _ => Found::leaf(old, new),
@@ -164,10 +170,6 @@ fn whole<S: Structure>(value: &Value, structure: S) -> Node<'_> {
         }
         _ => Node::leaf(),
     }
-}
-
-fn is_map_or_none(value: Option<&Value>) -> bool {
-    value.is_none_or(Value::is_object)
 }
 
 fn compare_maps<'a, S: Structure>(

@@ -15,14 +15,24 @@ const VALUE_BYTES: usize = 8;
 #[error("the defaults of the object are larger than {ADDED_MAX} bytes")]
 pub struct TooManyDefaults;
 
+/// What becomes of a null in a field that is not nullable and has no default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Nulls {
+    /// It is removed, as in everything that is decoded.
+    Dropped,
+    /// It stays, and validation rejects it, as in the result of an apply.
+    Kept,
+}
+
 /// Sets defaults in a value.
-pub(super) fn value(node: &Node, value: &mut Value) -> Result<(), TooManyDefaults> {
-    Filler { left: ADDED_MAX }.value(node, value)
+pub(super) fn value(node: &Node, value: &mut Value, nulls: Nulls) -> Result<(), TooManyDefaults> {
+    Filler { left: ADDED_MAX, nulls }.value(node, value)
 }
 
 /// Adds defaults as long as there is room.
 struct Filler {
     left: usize,
+    nulls: Nulls,
 }
 
 impl Filler {
@@ -45,9 +55,11 @@ impl Filler {
 
     fn object(&mut self, node: &Node, members: &mut Map) -> Result<(), TooManyDefaults> {
         // A null in a non-nullable field counts as absent.
-        members.retain(|name, value| {
-            !node.field(name).is_some_and(|node| is_void(value, node) && node.default.is_none())
-        });
+        if self.nulls == Nulls::Dropped {
+            members.retain(|name, value| {
+                !node.field(name).is_some_and(|node| is_void(value, node) && node.default.is_none())
+            });
+        }
         for (name, inner) in &node.properties {
             let is_missing = match members.get(name) {
                 Some(value) => is_void(value, inner),

@@ -1,13 +1,17 @@
 //! The YAML parser: YAML 1.1 words, one document, bounded alias expansion.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::fmt;
 
+use headwater_api::query::quote;
 use headwater_json::path::{Path, PathList};
 use headwater_json::{
     DEPTH_MAX, Malformed, Map, MemberKey, Number, Parsed, Text, Value, parse as json,
 };
+use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::Spanned;
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
 /// The maximum number of nodes of a document with aliases expanded.
@@ -20,6 +24,30 @@ const REPEATED_MAX: usize = 3 * 1024 * 1024;
 /// no memory.
 const STACK_BYTES: usize = 32 * 1024 * 1024;
 
+/// The keys that a document repeats, with their lines, in the words of Kubernetes' YAML library. Reads
+/// the document once more: few repeat keys.
+pub fn repeated_keys(body: &[u8]) -> PathList {
+    let Ok(text) = std::str::from_utf8(body) else { return PathList::default() };
+    let found = on_large_stack(|| {
+        serde_saphyr::from_str_with_options::<Repeats>(text, options())
+            .map_err(|error| Malformed::new(error.to_string()))
+    });
+    found.map(|found| found.0).unwrap_or_default()
+}
+
+/// Runs a reader on a thread with a larger stack: the library recurses with large stack frames. YAML
+/// that is not JSON is rare (kubectl sends JSON), so the thread is affordable.
+fn on_large_stack<T: Send>(
+    reader: impl FnOnce() -> Result<T, Malformed> + Send,
+) -> Result<T, Malformed> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+        let thread = thread.spawn_scoped(scope, reader);
+        let read = thread.map_err(|error| Malformed::new(format!("yaml: {error}")))?.join();
+        read.unwrap_or_else(|_| Err(Malformed::new("yaml: the document cannot be read")))
+    })
+}
+
 /// Parses a YAML document.
 pub fn parse(body: &[u8]) -> Result<Parsed, Malformed> {
     // Most YAML bodies are JSON, which needs none of the following.
@@ -31,14 +59,7 @@ pub fn parse(body: &[u8]) -> Result<Parsed, Malformed> {
     let text = std::str::from_utf8(body).map_err(|error| {
         Malformed::new(format!("yaml: invalid UTF-8 at byte {}", error.valid_up_to()))
     })?;
-    // The library recurses with large stack frames, so it gets a thread with a larger stack. YAML that is
-    // not JSON is rare (kubectl sends JSON), so the thread is affordable.
-    std::thread::scope(|scope| {
-        let reader = std::thread::Builder::new().stack_size(STACK_BYTES);
-        let reader = reader.spawn_scoped(scope, || read(text));
-        let parsed = reader.map_err(|error| Malformed::new(format!("yaml: {error}")))?.join();
-        parsed.unwrap_or_else(|_| Err(Malformed::new("yaml: the document cannot be read")))
-    })
+    on_large_stack(|| read(text))
 }
 
 fn read(text: &str) -> Result<Parsed, Malformed> {
@@ -205,6 +226,109 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 }
 
+/// The repeated keys of a node: those in its elements, then its own.
+#[derive(Default)]
+struct Repeats(PathList);
+
+impl<'de> Deserialize<'de> for Repeats {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Repeats, D::Error> {
+        reader.deserialize_any(Repeats::default())
+    }
+}
+
+/// Visits of values in which no key can be repeated.
+macro_rules! no_keys {
+    ($($visit:ident: $of:ty;)*) => {
+        $(fn $visit<E>(self, _: $of) -> Result<Repeats, E> {
+            Ok(self)
+        })*
+    };
+}
+
+impl<'de> Visitor<'de> for Repeats {
+    type Value = Repeats;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a YAML node")
+    }
+
+    no_keys! { visit_bool: bool; visit_i64: i64; visit_u64: u64; visit_f64: f64; visit_str: &str; }
+
+    fn visit_unit<E>(self) -> Result<Repeats, E> {
+        Ok(self)
+    }
+
+    fn visit_none<E>(self) -> Result<Repeats, E> {
+        Ok(self)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, reader: D) -> Result<Repeats, D::Error> {
+        reader.deserialize_any(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<Repeats, A::Error> {
+        while let Some(item) = items.next_element::<Repeats>()? {
+            self.0.extend(&item.0);
+        }
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut entries: A) -> Result<Repeats, A::Error> {
+        let mut seen = HashSet::new();
+        while let Some((key, value)) = entries.next_entry::<GoKey, Spanned<Repeats>>()? {
+            self.0.extend(&value.value.0);
+            if seen.contains(&key.0) {
+                let line = value.referenced.line();
+                self.0.push(format_args!("line {line}: key {} already set in map", key.0));
+            } else {
+                seen.insert(key.0);
+            }
+        }
+        Ok(self)
+    }
+}
+
+/// A key as Go prints it: texts are quoted.
+struct GoKey(String);
+
+impl<'de> Deserialize<'de> for GoKey {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<GoKey, D::Error> {
+        reader.deserialize_any(GoKey(String::new()))
+    }
+}
+
+impl<'de> Visitor<'de> for GoKey {
+    type Value = GoKey;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a scalar key")
+    }
+
+    fn visit_bool<E>(self, truth: bool) -> Result<GoKey, E> {
+        Ok(GoKey(truth.to_string()))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<GoKey, E> {
+        Ok(GoKey(number.to_string()))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<GoKey, E> {
+        Ok(GoKey(number.to_string()))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<GoKey, E> {
+        Ok(GoKey(number.to_string()))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<GoKey, E> {
+        Ok(GoKey(quote(text)))
+    }
+
+    fn visit_unit<E>(self) -> Result<GoKey, E> {
+        Ok(GoKey("interface {}(nil)".to_owned()))
+    }
+}
+
 /// A scalar key as a JSON string.
 fn key_text(key: Value) -> Option<Text> {
     match key {
@@ -245,6 +369,25 @@ mod tests {
         let parsed = parse(b"a: {b: 1, b: 2}\n").unwrap();
         assert_eq!(parsed.duplicates, ["a.b"]);
         assert_eq!(parsed.value, json!({"a": {"b": 2}}));
+    }
+
+    #[test]
+    fn the_line_of_a_repeated_key_is_that_of_its_value() {
+        let text = "a: 1\nb:\n  - c: 1\n    \"c\":\n      d: 2\n    e: {f: 1, f: 2}\na: 2\n1: x\n1: y\n'1': z\n";
+        assert_eq!(
+            repeated_keys(text.as_bytes()),
+            [
+                "line 5: key \"c\" already set in map",
+                "line 6: key \"f\" already set in map",
+                "line 7: key \"a\" already set in map",
+                "line 9: key 1 already set in map",
+            ]
+        );
+        assert_eq!(
+            repeated_keys(b"{\"a\": 1,\n \"a\": 2}"),
+            ["line 2: key \"a\" already set in map"]
+        );
+        assert_eq!(repeated_keys(b"a: 1\nb: {a: 1}\n"), [] as [&str; 0]);
     }
 
     #[test]

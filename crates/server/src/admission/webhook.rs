@@ -13,7 +13,7 @@ use headwater_api::options::FieldValidation;
 use headwater_cache::Snapshot;
 use headwater_json::path::PathList;
 use headwater_json::{Value, json};
-use headwater_schema::{defaults, managed, patch};
+use headwater_schema::{defaults, managed, patch, patch::PatchType};
 use tokio::time::Instant;
 
 use super::matching::{self, Conditions, Match, Verdict};
@@ -28,7 +28,7 @@ use crate::kinds::versions::to_storage;
 use crate::object::{metadata, tree};
 use crate::outgoing::WebhookEndpoint;
 use crate::request::call::Call;
-use crate::request::decode;
+use crate::request::decode::{self, PatchResult};
 use crate::system::metrics::admission::{AdmissionLabels, WebhookOutcome};
 
 pub(super) mod check;
@@ -232,7 +232,13 @@ pub(super) async fn adopt(
 ) -> Result<(), Status> {
     managed::unpack(&mut changed);
     let (ignore, no_duplicates) = (FieldValidation::Ignore, PathList::default());
-    let mut changed = decode::patched(kind, call, ignore, changed, None, &no_duplicates)
+    let result = PatchResult {
+        patch_type: PatchType::Json,
+        value: changed,
+        old: None,
+        duplicates: &no_duplicates,
+    };
+    let mut changed = decode::patched(kind, call, ignore, result)
         .map_err(|error| status::internal(error.message))?;
     to_storage(kind, &mut changed);
     changed = versions::tree(backend.converter(), attempt.kind, changed).await?;

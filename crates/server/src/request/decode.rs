@@ -10,6 +10,7 @@ use headwater_api::{Status, name};
 use headwater_json::Value;
 use headwater_json::path::PathList;
 use headwater_schema::decode::{self, Format, Target};
+use headwater_schema::patch::PatchType;
 use http::header;
 
 use crate::answer::body::REQUEST_MAX;
@@ -44,7 +45,7 @@ pub(crate) fn body(
         (Some(custom), format) => {
             let decoded = decode::custom(kind, format, body).map_err(refused)?;
             check_version(kind, &decoded.value).map_err(refused)?;
-            fitted(custom, decoded)?
+            fitted(custom, decoded, false)?
         }
         (None, format) => decode::object(&kind.kind, format, body).map_err(refused)?,
     };
@@ -76,16 +77,25 @@ pub(crate) fn other(call: &Call, target: Target<'_>, body: &Bytes) -> Result<Val
         .map_err(|error| status::bad_request(error.to_string()))
 }
 
-/// Decodes the result of a patch against the type of its kind. `old` is the stored object, if it is
-/// in the same version.
+/// The result of a patch.
+pub(crate) struct PatchResult<'a> {
+    pub(crate) patch_type: PatchType,
+    pub(crate) value: Value,
+    /// The stored object, if it is in the same version.
+    pub(crate) old: Option<&'a Value>,
+    /// Paths of keys that the patch repeats.
+    pub(crate) duplicates: &'a PathList,
+}
+
+/// Decodes the result of a patch against the type of its kind.
 pub(crate) fn patched(
     kind: &Served,
     call: &Call,
     validation: FieldValidation,
-    value: Value,
-    old: Option<&Value>,
-    duplicates: &PathList,
+    result: PatchResult<'_>,
 ) -> Result<Value, Status> {
+    let PatchResult { patch_type, value, old, duplicates } = result;
+    let is_applied = patch_type == PatchType::Apply;
     // The result is not an object of a kind yet, so the error names none.
     let refused =
         |why: String| invalid("", "", "", &[FieldError::invalid("patch", &"".into(), why)]);
@@ -94,11 +104,14 @@ pub(crate) fn patched(
         Some(custom) => {
             let decoded = decode::recustom(kind, value).map_err(unfit)?;
             check_version(kind, &decoded.value).map_err(unfit)?;
-            fitted(custom, decoded)?
+            fitted(custom, decoded, is_applied)?
         }
         None => decode::refit(&kind.kind, value, old).map_err(unfit)?,
     };
-    decoded.duplicates.extend(duplicates);
+    // Those of an apply are reported before its result is decoded.
+    if !is_applied {
+        decoded.duplicates.extend(duplicates);
+    }
     match (validation, decoded.strict_error((&kind.kind).into())) {
         (FieldValidation::Strict, Some(error)) => Err(refused(error.why())),
         _ => checked(&kind.kind, call, validation, decoded),
@@ -106,9 +119,16 @@ pub(crate) fn patched(
 }
 
 /// Prunes unknown fields of a custom object and sets defaults (S9.10).
-fn fitted(custom: &Custom, mut decoded: decode::Decoded) -> Result<decode::Decoded, Status> {
+fn fitted(
+    custom: &Custom,
+    mut decoded: decode::Decoded,
+    is_applied: bool,
+) -> Result<decode::Decoded, Status> {
     decoded.unknown.extend(&custom.schema.prune(&mut decoded.value));
-    let defaulted = custom.schema.default(&mut decoded.value);
+    let defaulted = match is_applied {
+        true => custom.schema.default_applied(&mut decoded.value),
+        false => custom.schema.default(&mut decoded.value),
+    };
     defaulted.map_err(|_| status::too_large(REQUEST_MAX))?;
     Ok(decoded)
 }
@@ -132,7 +152,7 @@ fn checked<'a>(
     match validation {
         FieldValidation::Ignore => {}
         FieldValidation::Warn => {
-            call.warn(decoded.problems());
+            call.warn(decoded.warnings());
             if let more @ 1.. = decoded.omitted() {
                 call.warn([format!("and {more} more unknown or duplicate fields")]);
             }

@@ -8,10 +8,11 @@ use headwater_api::Status;
 use headwater_api::options::{FieldValidation, WriteOptions};
 use headwater_json::path::PathList;
 use headwater_json::{Parsed, Value};
-use headwater_schema::decode::Format;
+use headwater_schema::decode::{Format, unmarshal_errors};
 use headwater_schema::managed;
 use headwater_schema::patch::{self, PatchType};
 use headwater_schema::types::Types;
+use headwater_schema::yaml;
 use http::header;
 
 use crate::admission::manage::Manager;
@@ -19,7 +20,7 @@ use crate::admission::manage::track::{LearnedVersion, Unfinished};
 use crate::answer::status;
 use crate::object::meta;
 use crate::request::call::Call;
-use crate::request::decode;
+use crate::request::decode::{self, PatchResult};
 use crate::request::route::ResourcePath;
 use crate::server::Server;
 use crate::verbs::write::{Mutation, Update, Written, check_name, check_namespace};
@@ -53,7 +54,8 @@ pub(crate) async fn patch(
     Update { server, call, resource, options }.run(&mut change).await
 }
 
-/// An apply configuration is YAML. Most clients send JSON, which parses faster as JSON.
+/// An apply configuration is YAML, and its repeated keys are reported with lines. Most clients send JSON,
+/// which parses faster as JSON.
 pub(crate) fn configuration(body: &Bytes) -> Result<Parsed, Status> {
     if body.first() == Some(&b'{')
         && let Ok(parsed) = decode::patch(Format::Json, body)
@@ -61,7 +63,12 @@ pub(crate) fn configuration(body: &Bytes) -> Result<Parsed, Status> {
     {
         return Ok(parsed);
     }
-    decode::patch(Format::Yaml, body)
+    let parsed = decode::patch(Format::Yaml, body)?;
+    let duplicates = match parsed.duplicates.is_empty() {
+        true => parsed.duplicates,
+        false => yaml::repeated_keys(body),
+    };
+    Ok(Parsed { duplicates, ..parsed })
 }
 
 struct Patched<'a> {
@@ -69,7 +76,7 @@ struct Patched<'a> {
     resource: &'a ResourcePath,
     patch_type: PatchType,
     patch: Value,
-    /// Paths of keys that the patch repeats.
+    /// Paths of keys that the patch repeats; of an apply the messages of the YAML parser.
     duplicates: PathList,
     manager: Manager<'a>,
     validation: FieldValidation,
@@ -81,7 +88,7 @@ impl Mutation for &mut Patched<'_> {
             return Ok(self.apply(current)?);
         }
         let value = self.manager.apply(Some(current), &self.patch)?;
-        Ok(self.checked_aside(value, Some(current))?)
+        Ok(self.applied(value, Some(current))?)
     }
 
     fn apply(&mut self, current: &Value) -> Result<Value, Status> {
@@ -120,7 +127,7 @@ impl Mutation for &mut Patched<'_> {
             return Err(status::conflict(&self.resource.kind, &self.resource.name, &why));
         }
         let value = self.manager.apply(None, &self.patch)?;
-        self.checked_aside(value, None).map(Some)
+        self.applied(value, None).map(Some)
     }
 
     fn is_managed(&self) -> bool {
@@ -146,8 +153,19 @@ impl Patched<'_> {
         Ok(value)
     }
 
-    /// Validates an object whose `managedFields` are in their stored form.
-    fn checked_aside(&self, mut value: Value, current: Option<&Value>) -> Result<Value, Status> {
+    /// Validates the result of an apply, whose `managedFields` are in their stored form.
+    fn applied(&self, mut value: Value, current: Option<&Value>) -> Result<Value, Status> {
+        match self.validation {
+            _ if self.duplicates.is_empty() => {}
+            FieldValidation::Strict => {
+                let why = unmarshal_errors(&self.duplicates);
+                return Err(status::bad_request(format!(
+                    "error strict decoding YAML: error converting YAML to JSON: {why}"
+                )));
+            }
+            FieldValidation::Warn => self.call.warn(self.duplicates.iter().cloned()),
+            FieldValidation::Ignore => {}
+        }
         let entries = managed::take(&mut value);
         let mut value = self.checked(value, current)?;
         if let Some(entries) = entries {
@@ -159,9 +177,11 @@ impl Patched<'_> {
     fn checked(&self, mut value: Value, current: Option<&Value>) -> Result<Value, Status> {
         check_name(&self.resource.name, &mut value)?;
         check_namespace(&self.resource.kind, &self.resource.namespace, &mut value)?;
-        let (kind, duplicates) = (&self.resource.kind, &self.duplicates);
+        let kind = &self.resource.kind;
         let old = current.filter(|_| !kind.is_converted());
-        decode::patched(kind, self.call, self.validation, value, old, duplicates)
+        let (patch_type, duplicates) = (self.patch_type, &self.duplicates);
+        let result = PatchResult { patch_type, value, old, duplicates };
+        decode::patched(kind, self.call, self.validation, result)
     }
 }
 

@@ -311,6 +311,34 @@ async fn a_dry_run_returns_the_object_and_stores_nothing() {
     }
 }
 
+/// S2.33
+#[tokio::test(start_paused = true)]
+async fn repeated_keys_of_yaml_are_reported_with_their_lines() {
+    let api = Api::start().await;
+    let body = "metadata: {name: y}\ndata:\n  k: '1'\n  k: '2'\n  l: a\n  l: b\nother: 1\n";
+    let request =
+        |mode: &str| format!("POST {CMS}?fieldValidation={mode}\nContent-Type: application/yaml");
+    api.send(&request("Strict"), body).await.fails(
+        400,
+        "BadRequest",
+        "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: \
+         yaml: unmarshal errors:\n  line 4: key \"k\" already set in map\n  \
+         line 6: key \"l\" already set in map, unknown field \"other\"",
+    );
+    let answer = api.send(&request("Warn"), body).await;
+    assert_eq!(answer.is(201, "").json()["data"], json!({"k": "2", "l": "b"}));
+    let warnings: Vec<&str> =
+        answer.headers.get_all("warning").iter().map(|value| value.to_str().unwrap()).collect();
+    assert_eq!(
+        warnings,
+        [
+            "299 - \"line 4: key \\\"k\\\" already set in map\"",
+            "299 - \"line 6: key \\\"l\\\" already set in map\"",
+            "299 - \"unknown field \\\"other\\\"\"",
+        ]
+    );
+}
+
 /// S1.44, S2.33
 #[tokio::test(start_paused = true)]
 async fn unknown_and_duplicate_fields_are_rejected_warned_about_or_ignored() {

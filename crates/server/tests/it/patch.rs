@@ -177,6 +177,25 @@ async fn field_validation_applies_to_patches() {
     answer.fails(422, "Invalid", "");
 }
 
+/// S2.33
+#[tokio::test(start_paused = true)]
+async fn repeated_keys_of_an_apply_are_reported_with_their_lines() {
+    const APPLY: &str = "application/apply-patch+yaml";
+    let api = Api::start().await;
+    let body = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: y\ndata:\n  k: '1'\n  k: '2'\n";
+    let target = format!("{CMS}/y?fieldManager=m");
+    let strict = api.patch(APPLY, &format!("{target}&fieldValidation=Strict"), body).await;
+    strict.fails(
+        400,
+        "BadRequest",
+        "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  \
+         line 7: key \"k\" already set in map",
+    );
+    let answer = api.patch(APPLY, &target, body).await;
+    let warning = "299 - \"line 7: key \\\"k\\\" already set in map\"";
+    assert_eq!(answer.is(201, "").header("warning"), warning);
+}
+
 /// S2.24, S2.52
 #[tokio::test(start_paused = true)]
 async fn a_scale_can_be_applied() {

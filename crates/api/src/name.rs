@@ -10,6 +10,7 @@ mod metadata;
 
 pub use metadata::{
     finalizer, fold_owner_references, metadata_alike, metadata_on_create, metadata_on_update,
+    without_domain,
 };
 
 /// Longest RFC 1123 subdomain.

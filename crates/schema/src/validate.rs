@@ -49,7 +49,7 @@ fn check(kind: &Kind, object: &Value, old: Option<&Object>) -> Vec<FieldError> {
     let (Some(of), Value::Object(object)) = (Types::builtin().of(kind), object) else {
         return Vec::new();
     };
-    let mut check = Check { kind, root: object, old, errors: Vec::new() };
+    let mut check = Check { kind, root: object, old, errors: Vec::new(), skipped: Vec::new() };
     if let Some(old) = old {
         check.immutable_fields(of, old);
         update::by_kind(&mut check, old);
@@ -64,6 +64,8 @@ struct Check<'a> {
     root: &'a Object,
     old: Option<&'a Object>,
     errors: Vec<FieldError>,
+    /// Members of the current object that are not checked because of another member.
+    skipped: Vec<&'static str>,
 }
 
 impl Check<'_> {
@@ -71,11 +73,13 @@ impl Check<'_> {
         for line in &PLAN.lines[of.id.index()] {
             line.check(self, object, path);
         }
+        let skipped = std::mem::take(&mut self.skipped);
         let unchecked = &PLAN.unchecked[of.id.index()];
         for (field, value) in PLAN.reach.members(of, object.iter()) {
             let is_skipped = unchecked
                 .iter()
                 .any(|(name, always)| *name == field.name && (*always || self.old.is_some()));
+            let is_skipped = is_skipped || skipped.contains(&field.name);
             if !is_skipped && !self.is_unchanged(path, field.name, value) {
                 self.value(&field.shape, value, &Path::Field(path, field.name));
             }
@@ -149,6 +153,11 @@ impl Check<'_> {
         let detail = format!("{count}: must have at most {max} items");
         let (kind, field) = (FieldErrorKind::TooMany, field.to_string());
         self.errors.push(FieldError { kind, field, detail });
+    }
+
+    /// Checks no values below a member of the current object.
+    fn skip(&mut self, member: &'static str) {
+        self.skipped.push(member);
     }
 
     /// Whether the object is new.
@@ -306,7 +315,7 @@ fn own(name: &str) -> Own {
             limit_ranges node policy_rule priority_class quota secret subject subject_role;
         device: attribute claim claim_configuration constraint device device_class pool
             request request_mode selector slice;
-        flow: flow_rules flow_schema non_resource_rule priority_level queuing resource_rule
+        flow: flow_rules flow_schema level_parts non_resource_rule priority_level queuing resource_rule
             service_account;
         network: endpoint_ip endpoint_slice endpoint_subset ingress
             ingress_host ingress_path ip_block network_peer network_policy network_port

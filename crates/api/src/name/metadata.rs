@@ -57,6 +57,7 @@ pub fn metadata_on_update(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldErr
     }
     immutable("deletionGracePeriodSeconds", &metadata, &before, &mut errors);
     metadata.common(kind, &mut errors);
+    metadata.finalizers_are_valid(&mut errors);
     errors
 }
 
@@ -75,10 +76,14 @@ pub fn finalizer(name: &str, field: &str) -> Vec<FieldError> {
     errors
 }
 
+/// Whether the name of a finalizer has no domain, and is none of those that Kubernetes uses.
+pub fn without_domain(name: &str) -> bool {
+    !name.contains('/') && !STANDARD_FINALIZERS.contains(&name)
+}
+
 fn no_domain(name: &str, field: &str) -> Option<FieldError> {
-    let is_known = name.contains('/') || STANDARD_FINALIZERS.contains(&name);
     let why = "name is neither a standard finalizer name nor is it fully qualified";
-    (!is_known).then(|| FieldError::invalid(field, &name.into(), why))
+    without_domain(name).then(|| FieldError::invalid(field, &name.into(), why))
 }
 
 /// The maximum number of errors about owners that are not the only controller.

@@ -30,15 +30,25 @@ pub(super) fn priority_level(check: &mut Check<'_>, level: &Object, path: &Path<
     }
 }
 
+/// Leaves out the part of a level that is not of its type: there it is forbidden, or the type is unknown.
+pub(super) fn level_parts(check: &mut Check<'_>, spec: &Object, _: &Path<'_>) {
+    for (part, of) in [("limited", "Limited"), ("exempt", "Exempt")] {
+        if text(spec, "type") != of {
+            check.skip(part);
+        }
+    }
+}
+
 /// The bits of a hash from which hands are dealt.
 const HASH_BITS_MAX: f64 = 60.0;
 
 /// Checks that a hand fits its deck, where requests queue.
 pub(super) fn queuing(check: &mut Check<'_>, response: &Object, path: &Path<'_>) {
-    let Some(queuing) = map(response, "queuing").filter(|_| text(response, "type") == "Queue")
-    else {
+    if text(response, "type") != "Queue" {
+        check.skip("queuing");
         return;
-    };
+    }
+    let Some(queuing) = map(response, "queuing") else { return };
     let path = path.field("queuing");
     let (queues, hand) = (number(queuing, "queues"), number(queuing, "handSize"));
     let (Some(queues), Some(hand)) = (queues, hand.filter(|hand| *hand > 0)) else { return };

@@ -763,6 +763,92 @@ fn schedules_parse_as_cron_expressions() {
     refused_schedule("@reboot", Some("unrecognized descriptor: @reboot"));
 }
 
+#[test]
+fn pods_of_an_invalid_selection_are_not_checked() {
+    let spec = json!({
+        "selector": {"matchExpressions": [{"key": "a", "operator": "In", "values": []}]},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "Bad"}]}},
+    });
+    let selector = ["spec.selector.matchExpressions[0].values: Required", "spec.selector: Invalid"];
+    let name = "spec.template.spec.containers[0].name: Invalid";
+    let found = |kind: &str| -> Vec<String> {
+        let kind = self::kind("apps", kind);
+        let mut found = texts(&create(&kind, &prepared(&kind, &json!({"spec": spec}))));
+        found.retain(|text| !text.contains("image") && !text.contains("serviceName"));
+        found.sort();
+        found
+    };
+    for kind in ["Deployment", "ReplicaSet", "StatefulSet"] {
+        compare(&found(kind), &selector);
+    }
+    assert!(found("DaemonSet").iter().any(|text| text.starts_with(name)));
+}
+
+#[test]
+fn a_suspended_job_changes_where_its_pods_run_and_what_they_request() {
+    let pod = |cpu: &str, image: &str, affinity: Value| {
+        json!({"spec": {"template": {"spec": {
+            "containers": [{"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}}],
+            "restartPolicy": "Never", "affinity": affinity,
+        }}}})
+    };
+    let near = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "a", "labelSelector": {"matchLabels": {"a": "b"}}}]}});
+    let node = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+        {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]}}});
+    let job = |affinity: &Value, status: Value| {
+        let mut job = pod("1", "x", affinity.clone());
+        job["spec"]["suspend"] = true.into();
+        job["spec"]["selector"] = json!({"matchLabels": {"a": "b"}});
+        job["spec"]["manualSelector"] = true.into();
+        job["spec"]["template"]["metadata"] = json!({"labels": {"a": "b"}});
+        job["status"] = status;
+        job
+    };
+    let template = "spec.template: Invalid value";
+    let check = |old: &Value, change: &Value, expected: &[&str]| {
+        refused_change("batch", "Job", old, change, expected);
+    };
+    let fresh = job(&Value::Null, json!({}));
+    check(&fresh, &pod("2", "x", node.clone()), &[]);
+    check(&fresh, &pod("1", "y", Value::Null), &[template]);
+    check(&fresh, &pod("1", "x", near.clone()), &[template]);
+    check(&job(&near, json!({})), &pod("1", "x", json!({"podAffinity": null})), &[template]);
+    let suspended = json!([{"type": "Suspended", "status": "True"}]);
+    let at = "2026-01-01T00:00:00Z";
+    let stopped = job(&Value::Null, json!({"startTime": at, "conditions": suspended}));
+    check(&stopped, &pod("2", "x", Value::Null), &[]);
+    let running = job(&Value::Null, json!({"startTime": at, "active": 1, "conditions": suspended}));
+    check(&running, &pod("2", "x", Value::Null), &[template]);
+}
+
+#[test]
+fn only_the_part_of_a_level_that_is_of_its_type_is_checked() {
+    let queuing = json!({"queues": 4, "handSize": 9, "queueLengthLimit": 5});
+    let level = |of: &str, response: &str| {
+        json!({"spec": {"type": of, "limited": {
+            "limitResponse": {"type": response, "queuing": queuing},
+        }}})
+    };
+    let check = |body: Value, expected: &[&str]| {
+        refused("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", &body, expected);
+    };
+    let hand = "spec.limited.limitResponse.queuing.handSize: Invalid";
+    check(level("Limited", "Queue"), &[hand]);
+    check(level("Other", "Queue"), &["spec.type: Unsupported value"]);
+    check(level("Limited", "Other"), &["spec.limited.limitResponse.type: Unsupported value"]);
+}
+
+#[test]
+fn an_empty_list_of_scaling_policies_is_not_replaced_by_the_default() {
+    let body = json!({"spec": {
+        "scaleTargetRef": {"kind": "Deployment", "name": "d"}, "maxReplicas": 2,
+        "behavior": {"scaleUp": {"policies": []}},
+    }});
+    let expected = ["spec.behavior.scaleUp.policies: Required value"];
+    refused("autoscaling", "HorizontalPodAutoscaler", &body, &expected);
+}
+
 #[track_caller]
 fn refused_schedule(schedule: &str, why: Option<&str>) {
     let body = json!({"spec": {"schedule": schedule, "jobTemplate": {"spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}}}});

@@ -215,21 +215,46 @@ fn job(check: &mut Check<'_>, old: &Object, spec: &Object, before: &Object) {
             check.invalid("spec.completions", &value, why);
         }
     }
-    let started = map(old, "status").is_some_and(|status| has(status, "startTime"));
-    let open = is_true(before, "suspend") && !started;
-    let template = |spec: &Object| {
-        let mut template = shown(spec, "template");
-        if open && template.is_object() {
-            template["metadata"] = json!({});
-            for name in ["nodeSelector", "tolerations", "affinity", "schedulingGates"] {
-                template["spec"][name] = Value::Null;
-            }
-        }
-        template
+    let is_open = is_true(before, "suspend") && map(old, "status").is_none_or(is_idle);
+    let template = |spec: &Object| match (is_open, shown(spec, "template")) {
+        (true, template) if template.is_object() => fixed_template(template),
+        (_, template) => template,
     };
     if template(spec) != template(before) {
         check.invalid("spec.template", &shown(spec, "template"), "field is immutable");
     }
+}
+
+/// Whether a suspended job has no pods any more, or never had any.
+fn is_idle(status: &Object) -> bool {
+    let conditions = list(status, "conditions").iter().filter_map(Value::as_object);
+    let is_suspended = |condition: &Object| {
+        text(condition, "type") == "Suspended" && text(condition, "status") == "True"
+    };
+    !has(status, "startTime")
+        || number(status, "active").unwrap_or(0) == 0 && conditions.into_iter().any(is_suspended)
+}
+
+/// The parts of a template that a suspended job cannot change: not its metadata, where its pods are
+/// scheduled, or the resources of its containers.
+fn fixed_template(mut template: Value) -> Value {
+    template["metadata"] = json!({});
+    let spec = &mut template["spec"];
+    for name in ["nodeSelector", "tolerations", "schedulingGates"] {
+        spec[name] = Value::Null;
+    }
+    if let Some(affinity) = spec["affinity"].as_object_mut() {
+        affinity.remove("nodeAffinity");
+        if affinity.is_empty() {
+            spec["affinity"] = Value::Null;
+        }
+    }
+    for name in ["containers", "initContainers"] {
+        for container in spec[name].as_array_mut().into_iter().flatten() {
+            container["resources"] = Value::Null;
+        }
+    }
+    template
 }
 
 fn claim(check: &mut Check<'_>, old: &Object, spec: &Object, before: &Object) {

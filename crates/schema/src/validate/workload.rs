@@ -167,6 +167,11 @@ fn selected_template(
             if matched.is_none() && runner != "DaemonSet" {
                 let why = if runner == "ReplicaSet" { "invalid label selector" } else { "" };
                 check.invalid(at, &shown(spec, "selector"), why);
+                // Pods of an unknown selection are not checked.
+                check.skip("template");
+                if runner == "ReplicaSet" {
+                    return;
+                }
             }
             matched
         }

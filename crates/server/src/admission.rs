@@ -336,7 +336,8 @@ impl Pass<'_> {
                 addresses::prefer_primary(attempt, &admission.settings.services);
             }
             (RequestStep::ServiceAddresses, _) => {
-                Box::pin(addresses::allocate(attempt, &admission.settings.services)).await?;
+                let services = &admission.settings.services;
+                Box::pin(addresses::allocate(attempt, services, self.asked.dry_run)).await?;
             }
             (RequestStep::MutatingExtensions, Some(extensions)) => {
                 let warnings = &mut self.warnings;

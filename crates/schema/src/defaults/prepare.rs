@@ -258,6 +258,12 @@ fn service(service: &mut Object, old: &Object) {
             forget_same(spec, before, &["externalTrafficPolicy", "healthCheckNodePort"]);
         }
     }
+    let is_local = |spec: &Object| text(spec, "externalTrafficPolicy") == "Local";
+    match (is_local(spec), is_local(before)) {
+        (true, true) => keep_absent(spec, before, &["healthCheckNodePort"]),
+        (false, true) => forget_same(spec, before, &["healthCheckNodePort"]),
+        _ => {}
+    }
     if !uses_node_ports(spec) && uses_node_ports(before) {
         let same = node_ports(spec) == node_ports(before);
         items(spec, &["ports"]).filter(|_| same).for_each(|port| _ = port.remove("nodePort"));

@@ -58,6 +58,7 @@ pub(super) fn prefer_primary(attempt: &mut Attempt<'_>, ranges: &ServiceRanges) 
 pub(super) async fn allocate(
     attempt: &mut Attempt<'_>,
     ranges: &ServiceRanges,
+    dry_run: bool,
 ) -> Result<(), Status> {
     if !is_service(attempt) || attempt.subresource == "status" {
         return Ok(());
@@ -76,20 +77,25 @@ pub(super) async fn allocate(
     let mut taken = taken(cache, new, old).await?;
     if errors.is_empty() {
         refuse_taken(new, &taken, &mut errors);
-        refuse_outside(new, old, ranges, &mut errors);
+        refuse_outside(new, old, ranges, dry_run, &mut errors);
     }
     if !errors.is_empty() {
         return Err(invalid("", "Service", meta(new, "name"), &errors));
     }
     give_ips(new, &mut taken, ranges)?;
-    give_ports(new, &mut taken, ranges)
+    give_ports(new, &mut taken, ranges)?;
+    match dry_run {
+        true => guess_health_port(new),
+        false => give_health_port(new, &mut taken, ranges),
+    }
 }
 
 /// The parts of a Service that addresses depend on.
-fn addresses(service: &Value) -> [&Value; 6] {
+fn addresses(service: &Value) -> [&Value; 7] {
     let spec = &service["spec"];
-    ["clusterIP", "clusterIPs", "ports", "type", "ipFamilies", "ipFamilyPolicy"]
-        .map(|name| &spec[name])
+    let names = ["clusterIP", "clusterIPs", "ports", "type", "ipFamilies", "ipFamilyPolicy"];
+    let [ip, ips, ports, kind, families, policy] = names.map(|name| &spec[name]);
+    [ip, ips, ports, kind, families, policy, &spec[HEALTH_PORT]]
 }
 
 fn has_text(spec: &Value, name: &str) -> bool {
@@ -107,6 +113,7 @@ fn is_complete(service: &Value) -> bool {
     let ports = spec["ports"].as_array().into_iter().flatten();
     has_text(spec, "clusterIP")
         && has_ips
+        && (!needs_health_port(service) || spec[HEALTH_PORT].is_i64())
         && (!wants_ports(service) || ports.into_iter().all(|port| port["nodePort"].is_i64()))
 }
 
@@ -168,9 +175,22 @@ fn families(service: &mut Value, old: Option<&Value>, ranges: &ServiceRanges) ->
     errors
 }
 
-fn wants_ports(service: &Value) -> bool {
+/// Whether it may have node ports.
+fn uses_ports(service: &Value) -> bool {
     matches!(service["spec"]["type"].as_str(), Some("NodePort" | "LoadBalancer"))
-        && service["spec"]["allocateLoadBalancerNodePorts"] != false
+}
+
+/// Whether each of its ports gets a node port.
+fn wants_ports(service: &Value) -> bool {
+    uses_ports(service) && service["spec"]["allocateLoadBalancerNodePorts"] != false
+}
+
+const HEALTH_PORT: &str = "healthCheckNodePort";
+
+/// Whether load balancers ask each node whether it has endpoints.
+fn needs_health_port(service: &Value) -> bool {
+    let spec = &service["spec"];
+    spec["type"] == "LoadBalancer" && spec["externalTrafficPolicy"] == "Local"
 }
 
 /// The addresses that other Services have or claim; a Service may keep its own.
@@ -218,6 +238,11 @@ fn refuse_taken(service: &Value, taken: &Taken, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::invalid(field, number, "provided port is already allocated"));
         }
     }
+    let number = &service["spec"][HEALTH_PORT];
+    if number.as_i64().is_some_and(|number| taken.ports.contains(&number)) {
+        let field = format!("spec.{HEALTH_PORT}");
+        errors.push(FieldError::invalid(field, number, "provided port is already allocated"));
+    }
 }
 
 /// Rejects requested addresses outside the ranges. Those that a Service has already stay, even if the
@@ -226,6 +251,7 @@ fn refuse_outside(
     service: &Value,
     old: Option<&Value>,
     ranges: &ServiceRanges,
+    dry_run: bool,
     errors: &mut Vec<FieldError>,
 ) {
     let mut own = Taken::default();
@@ -245,14 +271,17 @@ fn refuse_outside(
             errors.push(FieldError::invalid("spec.clusterIPs", &json!([ip]), &why));
         }
     }
-    if !wants_ports(service) {
+    // As in Kubernetes, a dry run does not look at the range of ports.
+    if !uses_ports(service) || dry_run {
         return;
     }
     let (low, high) = ranges.ports();
-    for (at, port) in service["spec"]["ports"].as_array().into_iter().flatten().enumerate() {
-        let number = port["nodePort"].as_i64().unwrap_or(0);
+    let ports = service["spec"]["ports"].as_array().into_iter().flatten().enumerate();
+    let listed = ports.map(|(at, port)| (format!("spec.ports[{at}].nodePort"), &port["nodePort"]));
+    let health = (format!("spec.{HEALTH_PORT}"), &service["spec"][HEALTH_PORT]);
+    for (field, number) in listed.chain([health]) {
+        let number = number.as_i64().unwrap_or(0);
         if number != 0 && !(low..=high).contains(&number) && !own.ports.contains(&number) {
-            let field = format!("spec.ports[{at}].nodePort");
             let why = format!(
                 "provided port is not in the valid range. The range of valid ports is {low}-{high}"
             );
@@ -297,24 +326,59 @@ fn give_ports(
     taken: &mut Taken,
     ranges: &ServiceRanges,
 ) -> Result<(), Status> {
+    // Its own ports, which nobody else may have.
+    taken.ports.extend(claims::ports_of(service));
     if !wants_ports(service) {
         return Ok(());
     }
-    let (low, high) = ranges.ports();
     for port in service["spec"]["ports"].as_array_mut().into_iter().flatten() {
-        if port["nodePort"].as_i64().unwrap_or(0) > 0 {
-            continue;
+        if port["nodePort"].as_i64().unwrap_or(0) <= 0 {
+            port["nodePort"] = free_port(taken, ranges)?.into();
         }
-        let free = |offset: u32| {
-            let number = low + i64::from(offset);
-            (!taken.ports.contains(&number)).then_some(number)
-        };
-        let count = (high - low + 1) as u32;
-        let number = pick(count, free).ok_or_else(|| exhausted("nodePort"))?;
-        taken.ports.insert(number);
-        port["nodePort"] = number.into();
     }
     Ok(())
+}
+
+fn give_health_port(
+    service: &mut Value,
+    taken: &mut Taken,
+    ranges: &ServiceRanges,
+) -> Result<(), Status> {
+    if needs_health_port(service) && service["spec"][HEALTH_PORT].as_i64().unwrap_or(0) == 0 {
+        service["spec"][HEALTH_PORT] = free_port(taken, ranges)?.into();
+    }
+    Ok(())
+}
+
+/// The port that Kubernetes shows in a dry run: the one after the highest, which must be a port.
+fn guess_health_port(service: &mut Value) -> Result<(), Status> {
+    if !needs_health_port(service) || service["spec"][HEALTH_PORT].as_i64().unwrap_or(0) != 0 {
+        return Ok(());
+    }
+    let port = claims::ports_of(service).max().unwrap_or(DRY_RUN_PORT) + 1;
+    if !(1..=65535).contains(&port) {
+        let why = "must be between 1 and 65535, inclusive";
+        let error = FieldError::invalid(format!("spec.{HEALTH_PORT}"), &port.into(), why);
+        return Err(invalid("", "Service", meta(service, "name"), &[error]));
+    }
+    service["spec"][HEALTH_PORT] = port.into();
+    Ok(())
+}
+
+/// Before the port that a dry run shows if the Service has no other.
+const DRY_RUN_PORT: i64 = 32768;
+
+/// A port that no Service has; now it is taken.
+fn free_port(taken: &mut Taken, ranges: &ServiceRanges) -> Result<i64, Status> {
+    let (low, high) = ranges.ports();
+    let free = |offset: u32| {
+        let number = low + i64::from(offset);
+        (!taken.ports.contains(&number)).then_some(number)
+    };
+    let count = (high - low + 1) as u32;
+    let number = pick(count, free).ok_or_else(|| exhausted("nodePort"))?;
+    taken.ports.insert(number);
+    Ok(number)
 }
 
 /// The first free one, from a random start.

@@ -198,3 +198,50 @@ async fn a_service_can_have_both_families() {
     assert_eq!(single["spec"]["clusterIPs"], json!([ips[0]]));
     assert_eq!(single["spec"]["ipFamilies"], json!(["IPv4"]));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_load_balancer_that_keeps_traffic_local_has_a_health_check_port() {
+    let api = Api::start().await;
+    let local = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local",
+        "allocateLoadBalancerNodePorts": false});
+    let made = api.create(SERVICES, &service("a", &local)).await;
+    let port = made["spec"]["healthCheckNodePort"].as_i64().unwrap();
+    assert!((30000..=32767).contains(&port) && made["spec"]["ports"][0]["nodePort"].is_null());
+    let mut other = local.clone();
+    other["healthCheckNodePort"] = port.into();
+    let taken = api.post(SERVICES, &service("b", &other)).await;
+    taken.is(422, "spec.healthCheckNodePort");
+    // A replacement without the number keeps it.
+    let mut whole = made.clone();
+    whole["spec"]["healthCheckNodePort"] = Value::Null;
+    let kept = api.put(&format!("{SERVICES}/a"), &whole).await.json();
+    assert_eq!(kept["spec"]["healthCheckNodePort"], port);
+    let cluster = json!({"spec": {"externalTrafficPolicy": "Cluster"}});
+    let freed = api.merge(&format!("{SERVICES}/a"), &cluster).await.json();
+    assert!(freed["spec"]["healthCheckNodePort"].is_null(), "{freed}");
+    api.create(SERVICES, &service("b", &other)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_requested_node_port_must_be_in_the_range_also_if_none_are_allocated() {
+    let api = Api::start().await;
+    let spec = json!({"type": "LoadBalancer", "allocateLoadBalancerNodePorts": false,
+        "ports": [{"port": 80, "nodePort": 80}]});
+    let refused = api.post(SERVICES, &service("a", &spec)).await;
+    refused.is(422, "spec.ports[0].nodePort");
+}
+
+#[tokio::test(start_paused = true)]
+async fn fields_of_a_service_without_effect_or_future_get_a_warning() {
+    let api = Api::start().await;
+    let warning = async |name: &str, spec: Value| {
+        let answer = api.post(SERVICES, &service(name, &spec)).await;
+        answer.is(201, "").header("warning").replace('\\', "")
+    };
+    let external = json!({"externalIPs": ["192.0.2.1"]});
+    assert_eq!(warning("a", external).await, "299 - \"spec.externalIPs is deprecated\"");
+    let headless = json!({"type": "ClusterIP", "clusterIP": "None", "sessionAffinity": "ClientIP"});
+    let expected = "299 - \"spec.SessionAffinity is ignored for headless services\"";
+    assert_eq!(warning("b", headless).await, expected);
+    assert_eq!(warning("c", json!({})).await, "");
+}

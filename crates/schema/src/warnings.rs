@@ -1,10 +1,10 @@
 //! Warnings about accepted but inadvisable fields, with Kubernetes' messages (S2.34).
 //!
 //! River: a write that passed validation → **warnings** → `Warning` headers. They concern pods, pod
-//! templates and the names of future pods.
+//! templates, the names of future pods, Services, and the finalizers of custom objects.
 //! Promise: a warning never rejects a write.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::{self, Display};
 
 use headwater_json::{Map, MemberKey, Value};
@@ -12,13 +12,14 @@ use headwater_json::{Map, MemberKey, Value};
 use headwater_api::kind::Kind;
 use headwater_api::name;
 use headwater_api::quantity::Quantity;
+use headwater_api::query::quote;
 
 type Object = Map;
 
 /// The warnings about a new object.
 pub fn on_create(kind: &Kind, object: &Value) -> Vec<String> {
-    let Some(template) = template(kind) else { return Vec::new() };
-    let mut warnings = Vec::new();
+    let mut warnings = of_any(kind, object, None);
+    let Some(template) = template(kind) else { return warnings };
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let problems = name::label(name);
     if !problems.is_empty() && !matches!(&*kind.kind, "StatefulSet" | "DaemonSet" | "PodTemplate") {
@@ -35,12 +36,70 @@ pub fn on_create(kind: &Kind, object: &Value) -> Vec<String> {
 
 /// The warnings about a changed object. Updates of pods are not checked, templates only if they change.
 pub fn on_update(kind: &Kind, new: &Value, old: &Value) -> Vec<String> {
-    let mut warnings = Vec::new();
+    let mut warnings = of_any(kind, new, Some(old));
     match template(kind) {
         Some(path) if !path.is_empty() && at(new, path) != at(old, path) => {
             pod(&mut warnings, at(new, path), path);
         }
         _ => {}
+    }
+    warnings
+}
+
+/// The warnings that creates and updates share.
+fn of_any(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<String> {
+    match (&*kind.group, &*kind.kind) {
+        ("", "Service") => service(&object["spec"]),
+        _ if kind.custom => finalizers(object, old),
+        _ => Vec::new(),
+    }
+}
+
+/// Warns about the names of finalizers that are new on a custom object. On built-in kinds they are
+/// errors.
+fn finalizers(object: &Value, old: Option<&Value>) -> Vec<String> {
+    let names = |object: &Value| -> BTreeSet<String> {
+        let listed = object["metadata"]["finalizers"].as_array().into_iter().flatten();
+        listed.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let before = old.map(names).unwrap_or_default();
+    let mut warnings = Vec::new();
+    for name in names(object).difference(&before) {
+        let quoted = quote(name);
+        let problems =
+            name::qualified(name).into_iter().chain(name::without_domain(name).then(|| {
+                "prefer a domain-qualified finalizer name including a path (/) to avoid accidental \
+             conflicts with other finalizer writers"
+                    .to_owned()
+            }));
+        warnings.extend(problems.map(|why| format!("metadata.finalizers: {quoted}: {why}")));
+    }
+    warnings
+}
+
+/// Warns about fields of a Service that have no effect, or no future.
+fn service(spec: &Value) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let has = |name: &str| match &spec[name] {
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        _ => false,
+    };
+    let sticks = has("sessionAffinity") && spec["sessionAffinity"] != "None";
+    if spec["clusterIP"] == "None" {
+        for field in ["loadBalancerIP", "externalIPs"].into_iter().filter(|field| has(field)) {
+            warnings.push(format!("spec.{field} is ignored when spec.clusterIP is \"None\""));
+        }
+        if sticks {
+            warnings.push("spec.SessionAffinity is ignored for headless services".to_owned());
+        }
+    }
+    if has("externalIPs") {
+        warnings.push("spec.externalIPs is deprecated".to_owned());
+    }
+    if spec["type"] == "ExternalName" && sticks {
+        let why = "spec.SessionAffinity is ignored when spec.type is \"ExternalName\"";
+        warnings.push(why.to_owned());
     }
     warnings
 }

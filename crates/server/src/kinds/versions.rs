@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headwater_api::{Object, Revision, Status};
-use headwater_cache::Cache;
+use headwater_cache::{Cache, StoredTransform};
 use headwater_json::Value;
 use headwater_store::Record;
 
@@ -154,10 +154,17 @@ pub(crate) async fn tree(
     }
 }
 
-/// An object as stored and, if a webhook converts it, as returned to the client.
+/// The bytes of a written object as they will be read: those of a custom kind with the defaults of the
+/// storage version, also of the status (S9.10).
+pub(crate) fn as_read(row: &Served, stored: Bytes) -> Bytes {
+    let settled = row.definition.as_ref().and_then(|custom| custom.form.transform(&stored));
+    settled.map_or(stored, Bytes::from)
+}
+
+/// An object as stored and, if it is read in another form, as returned to the client.
 pub(crate) struct Forms {
     pub(crate) stored: Bytes,
-    shown: Option<Bytes>,
+    shown: Bytes,
 }
 
 impl Forms {
@@ -168,16 +175,17 @@ impl Forms {
         value: Value,
     ) -> Result<Forms, Status> {
         let stored = tree(converter, row.storage_row(), value).await?;
-        let bytes = canonical(&stored).into();
+        let bytes = Bytes::from(canonical(&stored));
+        let read = as_read(row, bytes.clone());
         let shown = match row.conversion().filter(|_| row.stored.is_some()) {
-            Some(_) => Some(canonical(&tree(converter, row, stored).await?).into()),
-            None => None,
+            Some(_) => canonical(&tree(converter, row, packed_tree(&read)?).await?).into(),
+            None => read,
         };
         Ok(Forms { stored: bytes, shown })
     }
 
     /// The result of a write with this revision.
     pub(crate) fn answer(self, revision: Revision) -> Answer {
-        Answer { stored: self.shown.unwrap_or(self.stored), revision }
+        Answer { stored: self.shown, revision }
     }
 }

@@ -543,7 +543,7 @@ impl Update<'_> {
         }
         let is_noop = new == *old && !self.is_stale();
         if is_noop || self.options.dry_run {
-            let stored = canonical(&new).into();
+            let stored = versions::as_read(kind, canonical(&new).into());
             let answer = Answer { stored, revision: current.revision };
             return Ok(Some(Tried::Unchanged(self.written(answer))));
         }

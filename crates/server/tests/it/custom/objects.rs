@@ -22,6 +22,56 @@ async fn unknown_fields_are_pruned_and_defaults_set_on_the_way_in() {
     assert_eq!(patched.json()["spec"], json!({"size": 1, "colour": "blue"}));
 }
 
+/// S9.10
+#[tokio::test(start_paused = true)]
+async fn the_answer_to_a_write_is_what_a_read_returns() {
+    let world = World::with_widgets(|definition| {
+        let version = &mut definition["spec"]["versions"][0];
+        version["subresources"] = json!({"status": {}});
+        let mut stored = version.clone();
+        version["storage"] = false.into();
+        let status = |of: &str| {
+            json!({"type": "object", "default": {}, "properties": {
+                "phase": {"type": "string", "default": of},
+            }})
+        };
+        version["schema"]["openAPIV3Schema"]["properties"]["status"] = status("first");
+        stored["name"] = "v2".into();
+        stored["storage"] = true.into();
+        stored["schema"]["openAPIV3Schema"]["properties"]["status"] = status("stored");
+        definition["spec"]["versions"].as_array_mut().unwrap().push(stored);
+    })
+    .await;
+    let target = format!("{WIDGETS}/a");
+    let made = world.post(WIDGETS, &widget("a", json!({"size": 1}))).await.json();
+    assert_eq!(made["status"]["phase"], "stored");
+    assert_eq!(world.get(&target).await.json(), made);
+    let patched = world.merge(&target, &json!({"spec": {"size": 2}})).await.json();
+    assert_eq!(world.get(&target).await.json(), patched);
+    let apply = format!("{WIDGETS}/b?fieldManager=m");
+    let body = widget("b", json!({"size": 1})).to_string();
+    let applied = world.patch("application/apply-patch+yaml", &apply, body).await.json();
+    assert_eq!(applied["status"]["phase"], "stored");
+    assert_eq!(world.get(&format!("{WIDGETS}/b")).await.json(), applied);
+    let dry = format!("{WIDGETS}?dryRun=All");
+    let dry = world.post(&dry, &widget("c", json!({}))).await.json();
+    assert_eq!(dry["status"]["phase"], "stored");
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_finalizers_without_a_domain_get_a_warning() {
+    let world = World::with_widgets(|_| {}).await;
+    let mut body = widget("a", json!({}));
+    body["metadata"]["finalizers"] = json!(["cleanup", "example.com/good", "orphan"]);
+    let answer = world.post(WIDGETS, &body).await;
+    let why = "metadata.finalizers: \\\"cleanup\\\": prefer a domain-qualified finalizer name including a \
+               path (/) to avoid accidental conflicts with other finalizer writers";
+    assert_eq!(answer.is(201, "").header("warning"), format!("299 - \"{why}\""));
+    let labels = json!({"metadata": {"labels": {"a": "b"}}});
+    let answer = world.merge(&format!("{WIDGETS}/a"), &labels).await;
+    assert_eq!(answer.is(200, "").header("warning"), "");
+}
+
 /// S1.42, S9.11
 #[tokio::test(start_paused = true)]
 async fn all_violations_are_reported_with_their_fields() {
@@ -360,7 +410,28 @@ async fn apply_uses_list_types_of_the_schema_and_owns_no_defaults() {
         "Apply failed with 1 conflict",
     );
     assert_eq!(names(&apply("one", json!({})).await), ["y"]);
+    // Of a list whose last element a manager no longer applies, null remains; it is not a list.
+    apply("two", json!({})).await.is(422, "spec.parts");
     apply("one", json!({"unknown": 1})).await.is(400, "field not declared in schema");
+}
+
+/// S2.24: a null takes the form of the value that it replaces.
+#[tokio::test(start_paused = true)]
+async fn a_free_value_that_a_manager_empties_conflicts_with_nobody() {
+    let world = World::with_widgets(|definition| {
+        spec_fields(definition)["any"] =
+            json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    })
+    .await;
+    let apply = async |manager: &str, spec: Value| {
+        let target = format!("{WIDGETS}/a?fieldManager={manager}");
+        let body = widget("a", spec).to_string();
+        world.patch("application/apply-patch+yaml", &target, body).await
+    };
+    apply("one", json!({"any": {"p": {"q": 1}}})).await.is(201, "");
+    apply("two&force=true", json!({"any": {"p": {"q": 2}}})).await.is(200, "");
+    let emptied = apply("two", json!({"colour": "red"})).await;
+    assert_eq!(emptied.is(200, "").json()["spec"]["any"], json!({"p": null}));
 }
 
 /// S9.13

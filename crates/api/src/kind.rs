@@ -76,6 +76,8 @@ pub struct Field {
     path: Vec<Name>,
     /// The value of an object that does not have it.
     pub absent: Name,
+    /// The field that an object without a value of this one is selected by.
+    pub instead: Option<Name>,
 }
 
 impl Field {
@@ -85,6 +87,7 @@ impl Field {
             label: Cow::Borrowed(label),
             path: path.iter().map(|name| Cow::Borrowed(*name)).collect(),
             absent: Cow::Borrowed(absent),
+            instead: None,
         }
     }
 
@@ -95,6 +98,7 @@ impl Field {
             label: Cow::Owned(path.to_owned()),
             path: path.split('.').map(|name| Cow::Owned(name.to_owned())).collect(),
             absent: Cow::Borrowed(""),
+            instead: None,
         }
     }
 

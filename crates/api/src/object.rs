@@ -158,6 +158,7 @@ impl Object {
             let mut scanner = Scanner::at(bytes, head.metadata.start);
             scanner.object::<Malformed>(|key, at| head.fields_below(key, at, in_metadata))?;
         }
+        head.fill_fields(bytes, fields);
         let name = head.name.find(bytes, &head.unescaped).ok_or(Malformed { at: 0 })?.to_owned();
         let namespace = head.namespace.of(bytes, &head.unescaped);
         let namespace_len = namespace.len() as u32;
@@ -499,6 +500,18 @@ impl Head {
             labels: Vec::new(),
             fields: vec![Text::NONE; fields],
             unescaped: Unescaped::default(),
+        }
+    }
+
+    /// Gives empty fields the value of the field that stands in for them.
+    fn fill_fields(&mut self, bytes: &[u8], fields: &[Field]) {
+        for (index, field) in fields.iter().enumerate() {
+            let Some(instead) = &field.instead else { continue };
+            let is_empty = self.fields[index].of(bytes, &self.unescaped).is_empty();
+            let other = fields.iter().position(|field| field.label == *instead);
+            if let Some(other) = other.filter(|_| is_empty) {
+                self.fields[index] = self.fields[other];
+            }
         }
     }
 

@@ -146,8 +146,10 @@ fn gvk(text: &'static str) -> (Name, Name, Name) {
 
 fn field(line: &'static str) -> Field {
     let (text, absent) = line.split_once(" ?").unwrap_or((line, ""));
+    let (text, instead) = text.split_once(" or ").map_or((text, None), |(a, b)| (a, Some(b)));
     let (label, path) = text.split_once('=').unwrap_or((text, text));
-    Field::new(label, &path.split('.').collect::<Vec<_>>(), absent)
+    let field = Field::new(label, &path.split('.').collect::<Vec<_>>(), absent);
+    Field { instead: instead.map(Cow::Borrowed), ..field }
 }
 
 fn split_api_version(text: &'static str) -> (&'static str, &'static str) {

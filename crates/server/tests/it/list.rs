@@ -599,9 +599,11 @@ async fn events_are_read_without_the_cache() {
     let events = "/api/v1/namespaces/ns/events";
     for name in ["a", "b", "c"] {
         let about = json!({ "kind": "Pod", "name": name, "namespace": "ns" });
+        let source = if name == "c" { json!({ "component": "kubelet" }) } else { json!({}) };
         let event = json!({
             "metadata": { "name": name }, "involvedObject": about, "reason": "Because",
             "reportingComponent": "me", "reportingInstance": "me-1", "type": "Normal",
+            "source": source,
         });
         api.create(events, &event).await;
     }
@@ -617,6 +619,9 @@ async fn events_are_read_without_the_cache() {
     let newer = "/apis/events.k8s.io/v1/namespaces/ns/events";
     for (target, selector, names) in [
         (events, "involvedObject.name=b", "b"),
+        // Events without a source have the component that reports them.
+        (events, "source=me", "a b"),
+        (events, "source=kubelet", "c"),
         (newer, "regarding.name=b", "b"),
         (newer, "regarding.kind=Pod,reason=Because,type=Normal", "a b c"),
         (newer, "reportingController=me,regarding.name!=b", "a c"),

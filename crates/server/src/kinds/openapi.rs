@@ -29,6 +29,7 @@ use crate::work::WorkPool;
 mod custom;
 mod descriptions;
 mod fields;
+pub(crate) mod merge;
 mod operation;
 mod parameters;
 mod paths;
@@ -69,6 +70,8 @@ struct Slot(tokio::sync::Mutex<Option<BuiltDocument>>);
 struct BuiltDocument {
     /// The kinds that it was built from: another definition makes other rows.
     rows: Vec<Arc<Served>>,
+    /// The documents of extension servers that it contains.
+    extensions: Vec<Arc<Value>>,
     document: Arc<Document>,
 }
 
@@ -140,16 +143,19 @@ impl Documents {
         .await
     }
 
-    /// The merged document of version 2.
+    /// The merged document of version 2, with the parts of extension servers.
     pub(crate) async fn merged(
         &self,
         cache: &Cache,
         work: &WorkPool,
         registry: &Registry,
+        extensions: Vec<Arc<Value>>,
     ) -> Arc<Document> {
-        let rows = registry.kinds().to_vec();
-        self.find(work, registry, Subject::Merged, rows.clone(), async {
-            self.build_merged(cache, registry)
+        let sources = (registry.kinds().to_vec(), extensions.clone());
+        self.find_of(work, registry, Subject::Merged, sources, async {
+            let mut document = self.build_merged(cache, registry);
+            extensions.iter().for_each(|part| merge::add(&mut document, part));
+            document
         })
         .await
     }
@@ -163,15 +169,30 @@ impl Documents {
         rows: Vec<Arc<Served>>,
         build: impl Future<Output = Value> + Send,
     ) -> Arc<Document> {
+        self.find_of(work, registry, subject, (rows, Vec::new()), build).await
+    }
+
+    /// The same for a document of rows and of parts of extension servers.
+    async fn find_of(
+        &self,
+        work: &WorkPool,
+        registry: &Registry,
+        subject: Subject,
+        (rows, extensions): (Vec<Arc<Served>>, Vec<Arc<Value>>),
+        build: impl Future<Output = Value> + Send,
+    ) -> Arc<Document> {
         let slot = self.slot(registry, subject);
         let mut known = slot.0.lock().await;
-        if let Some(built) = known.as_ref().filter(|built| is_same(&built.rows, &rows)) {
+        let is_current = |built: &&BuiltDocument| {
+            is_same(&built.rows, &rows) && is_same(&built.extensions, &extensions)
+        };
+        if let Some(built) = known.as_ref().filter(is_current) {
             return Arc::clone(&built.document);
         }
         let document = async { Arc::new(Document::new(&build.await)) };
         let document = work.compute(document.boxed()).await;
         self.builds.inc();
-        *known = Some(BuiltDocument { rows, document: Arc::clone(&document) });
+        *known = Some(BuiltDocument { rows, extensions, document: Arc::clone(&document) });
         document
     }
 
@@ -243,7 +264,7 @@ fn references(rows: &[Arc<Served>]) -> Vec<&Served> {
     rows.iter().map(|row| &**row).collect()
 }
 
-fn is_same(old: &[Arc<Served>], new: &[Arc<Served>]) -> bool {
+fn is_same<T>(old: &[Arc<T>], new: &[Arc<T>]) -> bool {
     old.len() == new.len() && old.iter().zip(new).all(|(old, new)| Arc::ptr_eq(old, new))
 }
 

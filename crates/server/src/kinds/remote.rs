@@ -29,6 +29,8 @@ pub(crate) struct RemoteVersion {
     pub(crate) is_available: bool,
     /// Its resources, as in aggregated discovery.
     pub(crate) resources: Vec<Value>,
+    /// Its part of its OpenAPI document of version 2. The same one as before if nothing changed.
+    pub(crate) openapi: Option<Arc<Value>>,
 }
 
 impl RemoteVersion {
@@ -64,6 +66,7 @@ impl RemoteVersion {
             endpoint,
             is_available: false,
             resources: Vec::new(),
+            openapi: None,
         })
     }
 }

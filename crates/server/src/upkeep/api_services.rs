@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::answer::status;
 use crate::commit;
 use crate::front::identity::Identity;
+use crate::kinds::openapi::merge;
 use crate::kinds::registry::{Registry, Served};
 use crate::kinds::remote::{PREFIX, RemoteVersion, aggregated};
 use crate::object::{canonical, tree};
@@ -220,9 +221,10 @@ impl Server {
         let before = |remote: &RemoteVersion| {
             let old = known.iter().find(|old| old.name == remote.name);
             let old = old.filter(|old| old.endpoint == remote.endpoint);
-            let (is_available, resources) =
-                old.map_or((false, Vec::new()), |old| (old.is_available, old.resources.clone()));
-            Arc::new(RemoteVersion { is_available, resources, ..remote.clone() })
+            let (is_available, resources, openapi) = old.map_or_else(Default::default, |old| {
+                (old.is_available, old.resources.clone(), old.openapi.clone())
+            });
+            Arc::new(RemoteVersion { is_available, resources, openapi, ..remote.clone() })
         };
         self.remotes().replace(checks.iter().map(|(.., remote)| before(remote)).collect());
         if checks.is_empty() {
@@ -230,15 +232,22 @@ impl Server {
         }
         let before = &before;
         let checked = checks.into_iter().map(|(object, value, remote)| async move {
-            let last = before(&remote).resources.clone();
-            let (remote, availability) = self.check(remote, last).await;
-            self.show(kind, &object, value, &availability).await?;
-            Ok::<_, Status>(Arc::new(remote))
+            let last = before(&remote);
+            let (mut remote, availability) = self.check(remote, last.resources.clone()).await;
+            remote.openapi = match remote.is_available {
+                true => self.openapi_of(&remote, last.openapi.as_ref()).await,
+                false => last.openapi.clone(),
+            };
+            (object, value, Arc::new(remote), availability)
         });
-        let checked: Vec<Arc<RemoteVersion>> =
-            futures::stream::iter(checked).buffer_unordered(WRITES_MAX).try_collect().await?;
-        let is_complete = checked.iter().all(|remote| remote.is_available);
-        self.remotes().replace(checked);
+        let checked: Vec<_> =
+            futures::stream::iter(checked).buffer_unordered(WRITES_MAX).collect().await;
+        let is_complete = checked.iter().all(|(.., remote, _)| remote.is_available);
+        // What a condition says holds when it is seen.
+        self.remotes().replace(checked.iter().map(|(.., remote, _)| Arc::clone(remote)).collect());
+        for (object, value, _, availability) in checked {
+            self.show(kind, &object, value, &availability).await?;
+        }
         Ok(Some(if is_complete { CHECK_EVERY } else { RETRY_EVERY }))
     }
 
@@ -289,6 +298,26 @@ impl Server {
                 let message = format!("failing or missing response from {url}: Get {url:?}: {why}");
                 failed("FailedDiscoveryCheck", message)
             }
+        }
+    }
+
+    /// The part of an extension server in the OpenAPI document of version 2. A server without such a
+    /// document has none.
+    async fn openapi_of(
+        &self,
+        remote: &RemoteVersion,
+        last: Option<&Arc<Value>>,
+    ) -> Option<Arc<Value>> {
+        let endpoint = remote.endpoint.as_ref().ok()?;
+        let aggregator =
+            Identity::authenticated("system:aggregator", vec!["system:masters".to_owned()]);
+        let asked = ("/openapi/v2", user_headers(&aggregator));
+        let document = self.caller().document(self.cache(), endpoint, asked, CHECK_MAX).await;
+        let prefix = format!("/apis/{}/{}/", remote.group, remote.version);
+        let part = merge::part(&document.ok()?, &prefix)?;
+        match last {
+            Some(last) if **last == part => Some(Arc::clone(last)),
+            _ => Some(Arc::new(part)),
         }
     }
 

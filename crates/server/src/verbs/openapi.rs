@@ -169,7 +169,11 @@ async fn find(server: &Server, registry: &Registry, group: &str, version: &str) 
 
 /// The merged document of version 2.
 async fn merged(server: &Server, call: &Call, registry: &Registry) -> Result<Response, Status> {
-    let document = server.documents().merged(server.cache(), server.work(), registry).await;
+    let remotes = server.remotes().all();
+    let available = remotes.iter().filter(|remote| remote.is_available);
+    let extensions = available.filter_map(|remote| remote.openapi.clone()).collect();
+    let (cache, work) = (server.cache(), server.work());
+    let document = server.documents().merged(cache, work, registry, extensions).await;
     let mut response = match asks_for_protobuf(call) {
         true => {
             let encoded = document.protobuf(server.work()).await?;

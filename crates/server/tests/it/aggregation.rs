@@ -122,6 +122,17 @@ async fn answer(mut request: Request) -> std::io::Result<Response> {
             return Ok(hyper::Response::new(body));
         }
         None if path == "/openapi/v3/apis/ext.example.com/v1" => json!({ "openapi": "3.0.0" }),
+        None if path == "/openapi/v2" => json!({
+            "swagger": "2.0",
+            "paths": {
+                "/apis/ext.example.com/v1/whos": { "get": { "responses": { "200": {
+                    "schema": { "$ref": "#/definitions/io.k8s.api.core.v1.ConfigMap" },
+                }}}},
+                "/apis/elsewhere/": {},
+            },
+            // Not what the server itself means by this name.
+            "definitions": { "io.k8s.api.core.v1.ConfigMap": { "type": "string" }, "unused": {} },
+        }),
         _ => {
             let mut response = hyper::Response::new(Full::from("no such page").boxed_unsync());
             *response.status_mut() = StatusCode::NOT_FOUND;
@@ -288,6 +299,14 @@ async fn discovery_and_openapi_contain_extension_servers() {
     let url = &index["paths"]["apis/ext.example.com/v1"]["serverRelativeURL"];
     let document = api.get(url.as_str().unwrap()).await.json();
     assert_eq!(document, json!({ "openapi": "3.0.0" }));
+    let merged = api.get("/openapi/v2").await.json();
+    let whos = &merged["paths"]["/apis/ext.example.com/v1/whos"]["get"]["responses"]["200"];
+    let reference = whos["schema"]["$ref"].as_str().unwrap();
+    assert_eq!(reference, "#/definitions/io.k8s.api.core.v1.ConfigMap_v2");
+    let definitions = &merged["definitions"];
+    assert_eq!(definitions["io.k8s.api.core.v1.ConfigMap_v2"], json!({ "type": "string" }));
+    assert_eq!(definitions["io.k8s.api.core.v1.ConfigMap"]["type"], "object");
+    assert!(definitions["unused"].is_null() && merged["paths"]["/apis/elsewhere/"].is_null());
     // A change of the object makes the server check it; here it learns that nobody answers.
     let Extension { mut serving, .. } = extension;
     serving.shutdown().await;

@@ -1,5 +1,5 @@
-//! Live resources: what the server is doing now, as read-only kinds of `headwater.dev`, and what
-//! simulated containers use, as metrics.
+//! Live resources: what the server is doing now, as read-only kinds of `headwater.dev`, the health of
+//! components, and what simulated containers use, as metrics.
 //!
 //! Reading order: `kinds::live` are the kinds, `watches` is who watches what, `objects` are both as
 //! objects; `traffic` counts requests by user, for the river.
@@ -10,6 +10,7 @@
 //! Promise: nothing is sampled while nobody reads (S11.30); a sample delays no request and no watch.
 
 pub(crate) mod watches;
+mod components;
 mod objects;
 pub(crate) mod traffic;
 mod usage;
@@ -57,6 +58,8 @@ pub(crate) struct LiveResources {
     watches: Arc<OpenWatches>,
     traffic: Arc<Traffic>,
     clock: Arc<dyn Clock>,
+    /// Where the leases of components are.
+    stored: Cache,
     /// Whose metrics are served, with the cache of its pods and nodes.
     metrics: Option<(Arc<dyn ContainerRuntime>, Cache)>,
     /// Keeps the cache current; taken by the part that runs it.
@@ -77,6 +80,7 @@ impl LiveResources {
     /// No objects yet. Versions begin with the time, so that they grow over restarts of the server.
     pub(crate) fn new(
         clock: &Arc<dyn Clock>,
+        stored: Cache,
         metrics: Option<(Arc<dyn ContainerRuntime>, Cache)>,
     ) -> LiveResources {
         let now = clock.now().as_millisecond();
@@ -91,6 +95,7 @@ impl LiveResources {
             watches: Arc::default(),
             traffic: Arc::default(),
             clock: Arc::clone(clock),
+            stored,
             metrics,
             feed: Mutex::new(Some(feed)),
             sampled: tokio::sync::Mutex::default(),
@@ -99,7 +104,8 @@ impl LiveResources {
 
     /// Whether a kind is one of them.
     pub(crate) fn covers(&self, kind: &Served) -> bool {
-        kind.custom && kind.definition.is_none() && live::is_live(&kind.group)
+        let is_own = kind.custom && kind.definition.is_none() && live::is_live(&kind.group);
+        is_own || kind.group.is_empty() && kind.plural == components::PLURAL
     }
 
     pub(crate) fn cache(&self) -> &Cache {
@@ -159,11 +165,12 @@ impl LiveResources {
     async fn sample(&self, sample: &mut Sample, flow: &FlowControl) {
         let (watches, now) = (Arc::clone(&self.watches), self.clock.now());
         let requests = flow.in_flight(OBJECTS_MAX);
-        let metrics = self.metrics.clone();
+        let (stored, metrics) = (self.stored.clone(), self.metrics.clone());
         // Many objects take long, and this may run on a thread that serves requests.
         let described = tokio::task::spawn_blocking(move || {
             let mut objects = objects::watchers(&watches, OBJECTS_MAX);
             objects.extend(objects::requests(&requests, now));
+            objects.extend(components::objects(&stored, now));
             if let Some((runtime, cache)) = metrics {
                 objects.extend(usage::objects(&*runtime, &cache, now, OBJECTS_MAX));
             }

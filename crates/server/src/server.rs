@@ -191,7 +191,7 @@ impl Server {
         let measured = containers.clone().map(|runtime| (runtime, cache.clone()));
         let mut rows = live::rows();
         rows.extend(measured.iter().flat_map(|_| live::metrics_rows()));
-        let resources = LiveResources::new(&clock, measured);
+        let resources = LiveResources::new(&clock, cache.clone(), measured);
         for row in &rows {
             resources.cache().set_fields(&row.prefix, &row.fields)?;
         }

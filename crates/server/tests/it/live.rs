@@ -168,3 +168,24 @@ async fn line(body: &mut headwater_server::body::Body) -> Value {
     let data = bytes::Bytes::from(frame.into_data().unwrap());
     headwater_json::parse(&data).unwrap().value
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_store_and_components_with_leases_have_a_health() {
+    const COMPONENTS: &str = "/api/v1/componentstatuses";
+    let api = Api::start().await;
+    let list = api.get(COMPONENTS).await;
+    list.lists("etcd-0");
+    let healthy = json!([{"type": "Healthy", "status": "True", "message": "ok"}]);
+    assert_eq!(list.json()["items"][0]["conditions"], healthy);
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "kube-scheduler"},
+        "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15,
+            "renewTime": "2020-01-01T00:00:00.000000Z"},
+    });
+    api.create("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", &lease).await;
+    tokio::time::advance(std::time::Duration::from_millis(100)).await;
+    let scheduler = api.get(&format!("{COMPONENTS}/scheduler")).await.json();
+    assert_eq!(scheduler["conditions"][0]["status"], "False");
+    api.get(&format!("{COMPONENTS}/controller-manager")).await.is(404, "");
+}

@@ -4,7 +4,7 @@
 //! Promise: each start updates the objects to this server. With several servers over one store the
 //! last one wins.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use headwater_api::Status;
 use headwater_json::json;
@@ -45,12 +45,28 @@ fn objects(presence: Presence, today: &str, services: &ServiceRanges) -> Vec<Own
         tracking(today),
         own_service(port, services),
     ];
-    // Loopback addresses are invalid in endpoints: they would lead each client to itself.
-    let ip = address.ip().to_canonical();
-    if !ip.is_loopback() && !ip.is_unspecified() {
+    if let Some(ip) = advertised(address.ip().to_canonical()) {
         objects.extend(endpoints(ip, port));
     }
     objects
+}
+
+/// The address in the endpoints. Loopback addresses are invalid there: they would lead each client to
+/// itself. As in Kubernetes, the one from which this machine reaches others stands in for them, and for
+/// all addresses; a machine without a route has none.
+fn advertised(bound: IpAddr) -> Option<IpAddr> {
+    if !bound.is_loopback() && !bound.is_unspecified() {
+        return Some(bound);
+    }
+    // Addresses for documentation. Connecting a datagram socket sends nothing: it chooses a route.
+    let (any, other) = match bound {
+        IpAddr::V4(_) => ("0.0.0.0:0", "192.0.2.1:9"),
+        IpAddr::V6(_) => ("[::]:0", "[2001:db8::1]:9"),
+    };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(other).ok()?;
+    let ip = socket.local_addr().ok()?.ip().to_canonical();
+    (!ip.is_loopback() && !ip.is_unspecified()).then_some(ip)
 }
 
 /// What this server writes of it; others may publish their proxies if it has none.

@@ -396,10 +396,7 @@ impl Delete<'_> {
             marked = Some(object);
         }
         match (self.remove(current, revision).await?, marked) {
-            (CommitOutcome::Stored(_), Some(object)) => {
-                Ok(Tried::Done(Deleted { object, is_gone }))
-            }
-            (CommitOutcome::Stored(removed), None) => self.done(&shown, removed, is_gone),
+            (CommitOutcome::Stored(removed), _) => self.done(&shown, removed, is_gone),
             (CommitOutcome::Conflict(actual), marked) => Ok(Tried::Again { actual, marked }),
             (CommitOutcome::Contended(key), _) => Err(status::unexpected_conflict(&key)),
         }

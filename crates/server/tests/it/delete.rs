@@ -256,9 +256,14 @@ async fn a_bound_pod_gets_a_grace_period() {
     assert_eq!(gone["kind"], "Pod");
     api.get(bound).await.fails(404, "NotFound", "");
 
+    // The answer has the version of the last event.
+    let mut watch =
+        api.watch(&format!("{PODS}?watch=true&fieldSelector=metadata.name%3Dfree")).await;
     let gone = api.delete(free).await.is(200, "").json();
     assert_eq!(gone["kind"], "Pod");
     api.get(free).await.fails(404, "NotFound", "");
+    assert_eq!(watch.take(2).await, "ADDED/free MODIFIED/free");
+    assert_eq!(watch.next().await.unwrap()["object"], gone);
 
     // A pod that finishes during its grace period keeps it.
     let done = &format!("{PODS}/done");

@@ -22,6 +22,7 @@ const ACCOUNTS: &[(&str, &str)] = &[
     ("persistentvolume-phases", "persistent-volume-binder"),
     ("persistentvolume-protection", "pv-protection-controller"),
     ("persistentvolumeclaim-protection", "pvc-protection-controller"),
+    ("volumeattributesclass-protection", "volumeattributesclass-protection-controller"),
     ("default-storageclass", "persistent-volume-binder"),
     ("horizontalpodautoscaler", "horizontal-pod-autoscaler"),
     ("namespace", "namespace-controller"),

@@ -41,6 +41,7 @@ const ALL: &[(&str, Prepare)] = &[
     ("persistentvolume-binder", volumes::prepare_phases),
     ("persistentvolume-protection", volumes::volume_protection),
     ("persistentvolumeclaim-protection", volumes::claim_protection),
+    ("volumeattributesclass-protection", volumes::attribute_class_protection),
     ("default-storageclass", volumes::default_class),
     ("nodelifecycle", nodelifecycle::prepare),
     ("serviceaccount-token", token_secrets::prepare),

@@ -1,6 +1,6 @@
 //! The scheduler: assigns every pending pod to a node that fits.
 //!
-//! River: watch of pods and nodes → cache and queue → **scheduler** → `pods/binding`.
+//! River: watch of pods, nodes and volumes → cache and queue → **scheduler** → `pods/binding`.
 //! Promise: pods are scheduled one at a time, on a cache that already counts earlier decisions; an
 //! assumed pod whose binding fails is forgotten; an unschedulable pod waits for an event that may
 //! help it. All state is rebuilt from the informers, so the scheduler can stop at any point.
@@ -15,7 +15,9 @@ mod budgets;
 mod cache;
 mod queue;
 mod topology_spread;
+mod volumes;
 mod inter_pod_affinity;
+mod node_term;
 mod cycle_state;
 mod filter;
 mod score;
@@ -38,6 +40,7 @@ use crate::pod::Pod;
 use crate::toleration::tolerates;
 
 use self::cache::NodeInfo;
+use self::run::StorageInformers;
 
 /// Whether a pod's node selector and required node affinity match a node.
 pub(crate) fn matches_node(pod: &Pod, node: &Arc<Node>) -> bool {
@@ -60,6 +63,14 @@ pub(crate) fn prepare(cluster: &Cluster) -> Result<Prepared, Error> {
     let pods = cluster.pods()?.informer;
     let nodes = cluster.informer::<Node>()?;
     let budgets = cluster.informer::<PodDisruptionBudget>()?;
+    let storage = StorageInformers {
+        claims: cluster.informer()?,
+        volumes: cluster.informer()?,
+        classes: cluster.informer()?,
+        nodes: cluster.informer()?,
+    };
     let clock = cluster.clock().clone();
-    Ok(Prepared::custom("scheduler", move |env| run::run(pods, nodes, budgets, clock, env)))
+    Ok(Prepared::custom("scheduler", move |env| {
+        run::run(pods, nodes, budgets, storage, clock, env)
+    }))
 }

@@ -26,10 +26,15 @@ use crate::pod::Pod;
 
 use self::binding::{
     BIND_COMPLETED, BOUND_BY_CONTROLLER, ClaimAction, ClaimState, PROVISIONED_BY, PROVISIONER,
-    amount, capacity, claim_ref, class_name, is_reclaimed, phase, requested,
+    amount, capacity, is_reclaimed, phase, requested,
+};
+pub(crate) use self::binding::{
+    SELECTED_NODE, capacity_nano, claim_ref, class_name, fits, is_bound, is_reserved,
+    waits_for_node,
 };
 pub(crate) use self::protection::{
-    prepare_claims as claim_protection, prepare_volumes as volume_protection,
+    prepare_attribute_classes as attribute_class_protection, prepare_claims as claim_protection,
+    prepare_volumes as volume_protection,
 };
 pub(crate) use self::storage_class::prepare as default_class;
 
@@ -101,7 +106,8 @@ impl Reconcile<PersistentVolumeClaim> for ClaimBinder {
             claim: &claim,
             volumes: &volumes,
             class: class.as_deref(),
-            is_used: users.iter().any(|pod| pod.is_active()),
+            // The scheduler chooses a node first.
+            is_used: users.iter().any(|pod| pod.is_active() && pod.node().is_some()),
         };
         match Box::pin(carry_out(&claim, state.action(), &cx)).await {
             Ok(next) => Ok(next),

@@ -14,6 +14,7 @@ use super::budgets::DisruptionBudgets;
 use super::pod_info::{HostPort, PodInfo};
 use super::reason::ClusterEvent;
 use super::resources::ResourceAmounts;
+use super::volumes::StorageObjects;
 
 /// A node and the pods on it.
 #[derive(Debug, Default)]
@@ -40,6 +41,7 @@ pub(crate) struct SchedulerCache {
     /// Assigned pods with required anti-affinity, and their node.
     with_anti_affinity: BTreeMap<Key, String>,
     pub(crate) budgets: DisruptionBudgets,
+    pub(crate) storage: StorageObjects,
 }
 
 #[derive(Debug)]

@@ -23,7 +23,7 @@ pub(crate) struct Preemption {
 pub(crate) fn find(
     pod_info: &PodInfo,
     cache: &SchedulerCache,
-    state: &CycleState,
+    state: &CycleState<'_>,
     why: &BTreeMap<String, Vec<FitReason>>,
 ) -> Result<Preemption, String> {
     if pod_info.pod.spec.preemption_policy.as_deref() == Some("Never") {
@@ -66,7 +66,7 @@ fn victims(
     pod_info: &PodInfo,
     node_info: &NodeInfo,
     cache: &SchedulerCache,
-    state: &CycleState,
+    state: &CycleState<'_>,
 ) -> Option<Preemption> {
     let has_lower_priority = |other: &PodInfo| other.priority < pod_info.priority;
     if !node_info.pods.values().any(|other| has_lower_priority(other)) {

@@ -17,6 +17,14 @@ pub(crate) enum FitReason {
     Affinity,
     AntiAffinity,
     ExistingAntiAffinity,
+    /// Of the claims of the pod, on whichever node.
+    Claims(String),
+    SoleClaim,
+    VolumeLimit,
+    VolumeGone,
+    VolumeNode,
+    VolumeAbsent,
+    VolumeZone,
 }
 
 impl fmt::Display for FitReason {
@@ -37,6 +45,17 @@ impl fmt::Display for FitReason {
             FitReason::ExistingAntiAffinity => {
                 "node(s) didn't satisfy existing pods anti-affinity rules"
             }
+            FitReason::Claims(why) => why,
+            FitReason::SoleClaim => {
+                "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+            }
+            FitReason::VolumeLimit => "node(s) exceed max volume count",
+            FitReason::VolumeGone => {
+                "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+            }
+            FitReason::VolumeNode => "node(s) didn't match PersistentVolume's node affinity",
+            FitReason::VolumeAbsent => "node(s) didn't find available persistent volumes to bind",
+            FitReason::VolumeZone => "node(s) had no available volume zone",
         })
     }
 }
@@ -64,6 +83,13 @@ impl FitReason {
                 ClusterEvent::NODE | ClusterEvent::POD_REMOVED | ClusterEvent::POD_ASSIGNED
             }
             FitReason::Affinity => ClusterEvent::NODE | ClusterEvent::POD_ASSIGNED,
+            FitReason::Claims(_) | FitReason::VolumeGone => ClusterEvent::STORAGE,
+            FitReason::SoleClaim | FitReason::VolumeLimit => {
+                ClusterEvent::STORAGE | ClusterEvent::POD_REMOVED
+            }
+            FitReason::VolumeNode | FitReason::VolumeAbsent | FitReason::VolumeZone => {
+                ClusterEvent::STORAGE | ClusterEvent::NODE
+            }
         }
     }
 }
@@ -80,6 +106,8 @@ impl ClusterEvent {
     pub(crate) const POD_REMOVED: ClusterEvent = ClusterEvent(2);
     /// A pod was assigned to a node, or its labels changed.
     pub(crate) const POD_ASSIGNED: ClusterEvent = ClusterEvent(4);
+    /// A claim, a volume, a class or the drivers of a node changed.
+    pub(crate) const STORAGE: ClusterEvent = ClusterEvent(8);
 
     pub(crate) fn intersects(self, other: ClusterEvent) -> bool {
         self.0 & other.0 != 0

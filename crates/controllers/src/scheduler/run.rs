@@ -1,6 +1,7 @@
 //! The scheduling loop: informers feed the cache and the queue, the next pod from the queue is
 //! scheduled, and bindings are written concurrently.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headwater_api::Clock;
@@ -10,13 +11,15 @@ use headwater_client::controller::Env;
 use headwater_client::informer::{Informer, Subscribe, Subscription};
 use headwater_client::recorder::{self, EventType, Recorder};
 use headwater_client::{Cached, Change, Error, Key};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use serde_json::{Value, json};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use crate::pod::Pod;
+use crate::volumes::{SELECTED_NODE, claim_ref, is_reserved};
 
 use super::NAME;
 use super::cache::SchedulerCache;
@@ -25,6 +28,7 @@ use super::preemption::Preemption;
 use super::queue::SchedulingQueue;
 use super::reason::ClusterEvent;
 use super::schedule_one::{FitError, ScheduleResult, schedule_pod};
+use super::volumes::{ClaimChoice, selected_node};
 
 /// Concurrent writes; while this many are under way, no further pod is scheduled.
 const WRITES_MAX: usize = 64;
@@ -33,6 +37,7 @@ pub(crate) async fn run(
     pods: Informer<Pod>,
     nodes: Informer<Node>,
     budgets: Informer<PodDisruptionBudget>,
+    storage: StorageInformers,
     clock: Arc<dyn Clock>,
     env: Env,
 ) -> Result<(), Error> {
@@ -40,6 +45,10 @@ pub(crate) async fn run(
         pods: pods.subscribe(Subscribe::named("scheduler").split_recreate(true))?,
         nodes: nodes.subscribe(Subscribe::named("scheduler"))?,
         budgets: budgets.subscribe(Subscribe::named("scheduler"))?,
+        claims: storage.claims.subscribe(Subscribe::named("scheduler"))?,
+        volumes: storage.volumes.subscribe(Subscribe::named("scheduler"))?,
+        classes: storage.classes.subscribe(Subscribe::named("scheduler"))?,
+        drivers: storage.nodes.subscribe(Subscribe::named("scheduler"))?,
     };
     // Events name the component that users know from Kubernetes.
     let mut options = recorder::Options::new(NAME, NAME);
@@ -51,17 +60,46 @@ pub(crate) async fn run(
     Ok(())
 }
 
+/// The informers of storage.
+pub(crate) struct StorageInformers {
+    pub(crate) claims: Informer<PersistentVolumeClaim>,
+    pub(crate) volumes: Informer<PersistentVolume>,
+    pub(crate) classes: Informer<StorageClass>,
+    pub(crate) nodes: Informer<CSINode>,
+}
+
 /// The changes from the informers.
 struct Changes {
     pods: Subscription<Pod>,
     nodes: Subscription<Node>,
     budgets: Subscription<PodDisruptionBudget>,
+    claims: Subscription<PersistentVolumeClaim>,
+    volumes: Subscription<PersistentVolume>,
+    classes: Subscription<StorageClass>,
+    drivers: Subscription<CSINode>,
 }
 
 impl Changes {
     fn has_synced(&self) -> bool {
-        self.pods.has_synced() && self.nodes.has_synced() && self.budgets.has_synced()
+        let has_storage = self.claims.has_synced()
+            && self.volumes.has_synced()
+            && self.classes.has_synced()
+            && self.drivers.has_synced();
+        self.pods.has_synced()
+            && self.nodes.has_synced()
+            && self.budgets.has_synced()
+            && has_storage
     }
+}
+
+/// Applies a change to the objects of a kind of storage.
+fn follow<K: Cached>(known: &mut BTreeMap<Key, Arc<K>>, change: &Change<K>) -> ClusterEvent {
+    match (change, change.object()) {
+        (Change::Deleted(gone), _) => drop(known.remove(gone.key())),
+        (_, Some(object)) => drop(known.insert(object.key(), Arc::clone(object))),
+        (_, None) => return ClusterEvent::NONE,
+    }
+    ClusterEvent::STORAGE
 }
 
 fn joined<T>(ended: Result<T, JoinError>) -> T {
@@ -93,6 +131,11 @@ enum WriteOutcome {
         uid: String,
         result: Result<(), Error>,
     },
+    /// The claims of a pod are bound for a node by the controller of volumes.
+    ClaimsChosen {
+        key: Key,
+        result: Result<(), Error>,
+    },
     /// The reason was reported, or failed to be; neither needs a reaction.
     StatusWritten,
 }
@@ -122,6 +165,18 @@ impl Scheduler {
                 Some(change) = changes.pods.next() => self.handle_pod(&change),
                 Some(change) = changes.nodes.next() => self.handle_node(&change),
                 Some(change) = changes.budgets.next() => self.handle_budget(&change),
+                Some(change) = changes.claims.next() => {
+                    self.events = self.events | follow(&mut self.cache.storage.claims, &change);
+                }
+                Some(change) = changes.volumes.next() => {
+                    self.events = self.events | follow(&mut self.cache.storage.volumes, &change);
+                }
+                Some(change) = changes.classes.next() => {
+                    self.events = self.events | follow(&mut self.cache.storage.classes, &change);
+                }
+                Some(change) = changes.drivers.next() => {
+                    self.events = self.events | follow(&mut self.cache.storage.nodes, &change);
+                }
                 Some(ended) = self.writes.join_next() => self.handle_outcome(joined(ended)),
                 leading = env.leading(), if !leads => leads = leading,
                 // Yields, so that other tasks run between two decisions.
@@ -210,6 +265,9 @@ impl Scheduler {
         let Some(pod_info) = self.queue.pop(now) else { return };
         match schedule_pod(&pod_info, &self.cache, &mut self.last) {
             ScheduleResult::Bind(node) => self.bind(&pod_info, node),
+            ScheduleResult::BindClaims { node, choices } => {
+                self.bind_claims(&pod_info, node, choices, now);
+            }
             ScheduleResult::Unschedulable(fit_error) => {
                 self.mark_unschedulable(&pod_info, fit_error, now)
             }
@@ -222,6 +280,27 @@ impl Scheduler {
         self.writes.spawn(async move {
             let result = writer.bind(&pod, &node).await;
             WriteOutcome::Bound { key: pod.key(), uid: pod.uid().to_owned(), result }
+        });
+    }
+
+    /// Has the claims of a pod bound for a node. The pod waits for that as an unschedulable one waits
+    /// for events; meanwhile the node counts it as it counts nominated pods.
+    fn bind_claims(
+        &mut self,
+        pod_info: &Arc<PodInfo>,
+        node: String,
+        choices: Vec<ClaimChoice>,
+        now: Instant,
+    ) {
+        self.cache.nominate(pod_info, &node);
+        self.queue.add_unschedulable(&pod_info.key, ClusterEvent::STORAGE, now);
+        let (writer, key) = (Arc::clone(&self.writer), pod_info.key.clone());
+        self.writes.spawn(async move {
+            let mut result = Ok(());
+            for choice in &choices {
+                result = result.and(writer.bind_claim(choice, &node).await);
+            }
+            WriteOutcome::ClaimsChosen { key, result }
         });
     }
 
@@ -242,7 +321,14 @@ impl Scheduler {
     }
 
     fn handle_outcome(&mut self, outcome: WriteOutcome) {
-        let WriteOutcome::Bound { key, uid, result } = outcome else { return };
+        let (key, uid, result) = match outcome {
+            WriteOutcome::Bound { key, uid, result } => (key, uid, result),
+            WriteOutcome::ClaimsChosen { key, result: Err(error) } => {
+                tracing::warn!(pod = %key, %error, "cannot bind claims; retrying after a backoff");
+                return self.queue.add_backoff(&key, Instant::now());
+            }
+            WriteOutcome::ClaimsChosen { .. } | WriteOutcome::StatusWritten => return,
+        };
         let Err(error) = result else { return };
         tracing::warn!(pod = %key, %error, "cannot bind pod; retrying after its backoff");
         // The watch may have been faster: the pod is assigned, or another pod has its name.
@@ -283,6 +369,30 @@ impl Writer {
         self.calls.of::<Pod>().post(&key, "binding", &binding).await?;
         let message = format_args!("Successfully assigned {key} to {node}");
         self.recorder.record(pod, EventType::Normal, "Scheduled", &message);
+        Ok(())
+    }
+
+    /// Gives the chosen volume to a claim, or names the node for which its volume is provisioned.
+    async fn bind_claim(&self, choice: &ClaimChoice, node: &str) -> Result<(), Error> {
+        let ClaimChoice { claim, volume } = choice;
+        match volume {
+            Some(volume) if is_reserved(claim, volume) => {}
+            Some(volume) => {
+                let patch = json!({
+                    "metadata": {"resourceVersion": volume.resource_version().text()},
+                    "spec": {"claimRef": claim_ref(claim)},
+                });
+                self.calls.of::<PersistentVolume>().merge(&volume.key(), &patch).await?;
+            }
+            None if selected_node(claim).is_none() => {
+                let patch = json!({ "metadata": {
+                    "resourceVersion": claim.resource_version().text(),
+                    "annotations": {SELECTED_NODE: node},
+                }});
+                self.calls.of::<PersistentVolumeClaim>().merge(&claim.key(), &patch).await?;
+            }
+            None => {}
+        }
         Ok(())
     }
 

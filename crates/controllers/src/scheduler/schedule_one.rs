@@ -9,11 +9,17 @@ use super::pod_info::PodInfo;
 use super::preemption::{self, Preemption};
 use super::reason::{ClusterEvent, FitReason, sentence};
 use super::score;
+use super::volumes::ClaimChoice;
 
 /// The result of a scheduling attempt.
 #[derive(Debug)]
 pub(crate) enum ScheduleResult {
     Bind(String),
+    /// Claims of the pod are bound for the node first.
+    BindClaims {
+        node: String,
+        choices: Vec<ClaimChoice>,
+    },
     Unschedulable(FitError),
 }
 
@@ -40,6 +46,11 @@ pub(crate) fn schedule_pod(
     let state = CycleState::new(pod_info, cache);
     let mut why: BTreeMap<String, Vec<FitReason>> = BTreeMap::new();
     let mut fit: Vec<&NodeInfo> = Vec::new();
+    if let Some(reason) = state.volumes.rejection() {
+        let all = cache.nodes().map(|node_info| node_info.name().to_owned());
+        why.extend(all.map(|name| (name, vec![reason.clone()])));
+        return ScheduleResult::Unschedulable(fit_error(pod_info, cache, &state, &why));
+    }
     for node_info in cache.nodes_after(last) {
         let reasons = filter::reasons(pod_info, node_info, &state, cache);
         if !reasons.is_empty() {
@@ -51,28 +62,43 @@ pub(crate) fn schedule_pod(
             break;
         }
     }
-    if let Some(nominated) = nominated(pod_info, &fit) {
-        return ScheduleResult::Bind(nominated.name().to_owned());
+    if let Some(nominated) = nominated(pod_info, &state, &fit) {
+        return chosen(&state, nominated);
     }
     match score::best(pod_info, &fit, &state) {
         Some(best) => {
             *last = best.name().to_owned();
-            ScheduleResult::Bind(best.name().to_owned())
+            chosen(&state, best)
         }
         None => ScheduleResult::Unschedulable(fit_error(pod_info, cache, &state, &why)),
     }
 }
 
-/// The node that an earlier preemption nominated, if the pod fits there now.
-fn nominated<'a>(pod_info: &PodInfo, fit: &[&'a NodeInfo]) -> Option<&'a NodeInfo> {
-    let name = pod_info.pod.status.nominated_node_name.as_deref()?;
+fn chosen(state: &CycleState<'_>, node_info: &NodeInfo) -> ScheduleResult {
+    let node = node_info.name().to_owned();
+    let choices = state.volumes.choices(node_info).unwrap_or_default();
+    match choices.is_empty() {
+        true => ScheduleResult::Bind(node),
+        false => ScheduleResult::BindClaims { node, choices },
+    }
+}
+
+/// The node that an earlier preemption nominated, or for which volumes were provisioned, if the pod fits
+/// there now.
+fn nominated<'a>(
+    pod_info: &PodInfo,
+    state: &CycleState<'_>,
+    fit: &[&'a NodeInfo],
+) -> Option<&'a NodeInfo> {
+    let nominated = pod_info.pod.status.nominated_node_name.as_deref();
+    let name = nominated.or_else(|| state.volumes.selected_node())?;
     fit.iter().copied().find(|node_info| node_info.name() == name)
 }
 
 fn fit_error(
     pod_info: &PodInfo,
     cache: &SchedulerCache,
-    state: &CycleState,
+    state: &CycleState<'_>,
     why: &BTreeMap<String, Vec<FitReason>>,
 ) -> FitError {
     if why.is_empty() {
@@ -84,7 +110,10 @@ fn fit_error(
     let resolved_by =
         counts.keys().fold(ClusterEvent::NODE, |all, reason| all | reason.resolved_by());
     let reasons = counts.iter().map(|(reason, count)| (*reason as &dyn std::fmt::Display, *count));
-    let message = sentence(why.len(), reasons);
+    let message = match state.volumes.rejection() {
+        Some(reason) => format!("0/{} nodes are available: {reason}.", why.len()),
+        None => sentence(why.len(), reasons),
+    };
     match preemption::find(pod_info, cache, state, why) {
         Ok(preemption) => FitError { message, resolved_by, preemption: Some(preemption) },
         Err(none) => FitError {

@@ -13,7 +13,7 @@ const MAX: f64 = 100.0;
 pub(crate) fn best<'a>(
     pod_info: &PodInfo,
     nodes: &[&'a NodeInfo],
-    state: &CycleState,
+    state: &CycleState<'_>,
 ) -> Option<&'a NodeInfo> {
     let scores = scores(pod_info, nodes, state);
     let mut best: Option<(f64, &NodeInfo)> = None;
@@ -28,7 +28,7 @@ pub(crate) fn best<'a>(
 /// A raw value per node, normalized over all nodes to 0..=100.
 type RawScore<'a> = &'a dyn Fn(&NodeInfo) -> i64;
 
-fn scores(pod_info: &PodInfo, nodes: &[&NodeInfo], state: &CycleState) -> Vec<f64> {
+fn scores(pod_info: &PodInfo, nodes: &[&NodeInfo], state: &CycleState<'_>) -> Vec<f64> {
     let owner = pod_info.pod.controller_uid();
     let spread = |node_info: &NodeInfo| {
         let siblings = owner.map_or(0, |owner| node_info.pods_owned_by(owner)) as i64;

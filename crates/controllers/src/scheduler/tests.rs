@@ -64,6 +64,7 @@ fn in_zone(name: &str, zone: &str) -> Arc<Node> {
 fn outcome(cache: &SchedulerCache, pod_info: &PodInfo) -> Result<String, FitError> {
     match schedule_pod(pod_info, cache, &mut String::new()) {
         ScheduleResult::Bind(node) => Ok(node),
+        ScheduleResult::BindClaims { node, .. } => Ok(format!("{node}, for claims")),
         ScheduleResult::Unschedulable(fit_error) => Err(fit_error),
     }
 }

@@ -23,7 +23,7 @@ pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 pub(super) const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 pub(super) const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
-const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const STORAGE: &str = "storage";
 
 /// What a claim needs next.
@@ -57,7 +57,7 @@ fn spec_of(volume: &PersistentVolume) -> PersistentVolumeSpec {
 }
 
 /// The name of the class of a claim; empty for none.
-pub(super) fn class_name(claim: &PersistentVolumeClaim) -> String {
+pub(crate) fn class_name(claim: &PersistentVolumeClaim) -> String {
     let annotations = claim.metadata.annotations.as_ref();
     let annotated = annotations.and_then(|all| all.get(CLASS_ANNOTATION)).cloned();
     annotated.or_else(|| claim.spec.as_ref()?.storage_class_name.clone()).unwrap_or_default()
@@ -100,10 +100,7 @@ impl ClaimState<'_> {
 
     /// A volume whose `claimRef` names the claim.
     fn reserved(&self) -> Option<&Arc<PersistentVolume>> {
-        self.volumes.iter().find(|volume| {
-            let claim_ref = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-            claim_ref.is_some_and(|claim_ref| refers_to(claim_ref, self.claim))
-        })
+        self.volumes.iter().find(|volume| is_reserved(self.claim, volume))
     }
 
     /// The smallest free volume that fits the claim.
@@ -111,7 +108,7 @@ impl ClaimState<'_> {
         if self.waits_for_consumer() {
             return None;
         }
-        let fits = |volume: &&Arc<PersistentVolume>| self.fits(volume);
+        let fits = |volume: &&Arc<PersistentVolume>| fits(self.claim, volume);
         let size = |volume: &PersistentVolume| capacity(volume).map(|size| amount(&size));
         let fitting = self.volumes.iter().filter(fits);
         fitting.min_by(|one, other| {
@@ -119,30 +116,6 @@ impl ClaimState<'_> {
                 .partial_cmp(&(size(other), other.name()))
                 .unwrap_or(std::cmp::Ordering::Equal)
         })
-    }
-
-    fn fits(&self, volume: &PersistentVolume) -> bool {
-        let (wanted, spec) = (claim_spec(self.claim), spec_of(volume));
-        let modes: BTreeSet<String> = spec.access_modes.into_iter().flatten().collect();
-        let has_modes = wanted.access_modes.iter().flatten().all(|mode| modes.contains(mode));
-        let is_block = |mode: Option<&String>| mode.is_some_and(|mode| mode == "Block");
-        let same_mode =
-            is_block(spec.volume_mode.as_ref()) == is_block(wanted.volume_mode.as_ref());
-        let has_labels = match &wanted.selector {
-            None => true,
-            Some(wanted) => selector(Some(wanted)).is_ok_and(|it| it.matches(volume)),
-        };
-        let is_large = match (requested(self.claim), capacity(volume)) {
-            (Some(wanted), Some(size)) => amount(&size) >= amount(&wanted),
-            _ => false,
-        };
-        spec.claim_ref.is_none()
-            && volume.metadata.deletion_timestamp.is_none()
-            && spec.storage_class_name.unwrap_or_default() == class_name(self.claim)
-            && has_modes
-            && same_mode
-            && has_labels
-            && is_large
     }
 
     /// Whether the class wants to see a pod first, and there is none.
@@ -184,6 +157,54 @@ impl ClaimState<'_> {
     }
 }
 
+/// Whether a volume is free and has what a claim wants.
+pub(crate) fn fits(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+    let (wanted, spec) = (claim_spec(claim), spec_of(volume));
+    let modes: BTreeSet<String> = spec.access_modes.into_iter().flatten().collect();
+    let has_modes = wanted.access_modes.iter().flatten().all(|mode| modes.contains(mode));
+    let is_block = |mode: Option<&String>| mode.is_some_and(|mode| mode == "Block");
+    let same_mode = is_block(spec.volume_mode.as_ref()) == is_block(wanted.volume_mode.as_ref());
+    let has_labels = match &wanted.selector {
+        None => true,
+        Some(wanted) => selector(Some(wanted)).is_ok_and(|it| it.matches(volume)),
+    };
+    let is_large = match (requested(claim), capacity(volume)) {
+        (Some(wanted), Some(size)) => amount(&size) >= amount(&wanted),
+        _ => false,
+    };
+    spec.claim_ref.is_none()
+        && volume.metadata.deletion_timestamp.is_none()
+        && spec.storage_class_name.unwrap_or_default() == class_name(claim)
+        && has_modes
+        && same_mode
+        && has_labels
+        && is_large
+}
+
+/// Whether a volume names a claim.
+pub(crate) fn is_reserved(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+    let claim_ref = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    claim_ref.is_some_and(|claim_ref| refers_to(claim_ref, claim))
+}
+
+/// Whether a claim and its volume are bound to each other.
+pub(crate) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+    volume.is_some_and(|name| !name.is_empty()) && has_annotation(&claim.metadata, BIND_COMPLETED)
+}
+
+/// Whether an unbound claim is bound only for a node that the scheduler chooses.
+pub(crate) fn waits_for_node(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> bool {
+    let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+    let mode = class.and_then(|class| class.volume_binding_mode.as_deref());
+    volume.is_none_or(str::is_empty) && mode == Some("WaitForFirstConsumer")
+}
+
+/// The size of a volume, for comparison.
+pub(crate) fn capacity_nano(volume: &PersistentVolume) -> i128 {
+    capacity(volume).map_or(0, |size| amount(&size))
+}
+
 /// Whether a `claimRef` names a claim; one without a UID reserves the volume for its name.
 pub(super) fn refers_to(claim_ref: &ObjectReference, claim: &PersistentVolumeClaim) -> bool {
     let uid = claim_ref.uid.as_deref().filter(|uid| !uid.is_empty());
@@ -193,7 +214,7 @@ pub(super) fn refers_to(claim_ref: &ObjectReference, claim: &PersistentVolumeCla
 }
 
 /// The `claimRef` of a volume that is bound to a claim.
-pub(super) fn claim_ref(claim: &PersistentVolumeClaim) -> ObjectReference {
+pub(crate) fn claim_ref(claim: &PersistentVolumeClaim) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("PersistentVolumeClaim".to_owned()),

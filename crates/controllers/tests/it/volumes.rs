@@ -2,7 +2,7 @@
 
 use headwater_client::{Cached, Snapshot};
 use k8s_openapi::api::core::v1::{ConfigMap, Event, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
 use serde_json::{Value, json};
 
 use crate::world::World;
@@ -110,7 +110,9 @@ async fn a_class_can_wait_for_the_first_pod_and_a_used_claim_is_protected() {
             events.iter().any(|(_, event)| waits(event)).then_some(())
         })
         .await;
-    world.create::<Pod>(pod("user", mount())).await;
+    let mut assigned = mount();
+    assigned["nodeName"] = "n1".into();
+    world.create::<Pod>(pod("user", assigned)).await;
     world.until("default/data", is_bound).await;
     world
         .calls
@@ -128,6 +130,48 @@ async fn a_class_can_wait_for_the_first_pod_and_a_used_claim_is_protected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_scheduler_chooses_the_node_of_a_claim_that_waits() {
+    let world = World::with_nodes(2, "persistentvolume-binder").await;
+    let class = json!({"metadata": {"name": "late"}, "provisioner": "simulated.headwater.dev",
+        "volumeBindingMode": "WaitForFirstConsumer"});
+    world.create::<StorageClass>(class).await;
+    world.create::<PersistentVolumeClaim>(claim(json!({"storageClassName": "late"}))).await;
+    world.create::<Pod>(pod("user", mount())).await;
+    let pod = world
+        .until("default/user", |pod: Option<&Pod>| {
+            let status = pod.and_then(|pod| pod.status.as_ref());
+            status.is_some_and(|status| status.phase.as_deref() == Some("Running"))
+        })
+        .await
+        .unwrap();
+    let node = pod.spec.as_ref().unwrap().node_name.as_ref();
+    let key = "default/data".parse().unwrap();
+    let claim = world.calls.of::<PersistentVolumeClaim>().get(&key).await.unwrap().unwrap();
+    let selected = claim.metadata.annotations.unwrap_or_default();
+    assert_eq!(selected.get("volume.kubernetes.io/selected-node"), node);
+}
+
+#[tokio::test]
+async fn an_attribute_class_is_released_by_the_last_claim() {
+    let world = World::with("volumeattributesclass-protection").await;
+    let class = json!({"metadata": {"name": "gold", "finalizers": ["kubernetes.io/vac-protection"]},
+        "driverName": "example.com"});
+    world.create::<VolumeAttributesClass>(class).await;
+    let wanted = json!({"storageClassName": "a", "volumeAttributesClassName": "gold"});
+    world.create::<PersistentVolumeClaim>(claim(wanted)).await;
+    let classes = world.calls.of::<VolumeAttributesClass>();
+    classes.delete(&"gold".parse().unwrap()).await.unwrap();
+    world
+        .until("gold", |class: Option<&VolumeAttributesClass>| {
+            class.is_some_and(|class| class.metadata.deletion_timestamp.is_some())
+        })
+        .await;
+    let claims = world.calls.of::<PersistentVolumeClaim>();
+    claims.delete(&"default/data".parse().unwrap()).await.unwrap();
+    world.until("gold", |class: Option<&VolumeAttributesClass>| class.is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pod_starts_when_everything_it_reads_exists() {
     let world = World::with_nodes(1, "persistentvolume-binder,default-storageclass").await;
     let mut spec = mount();
@@ -136,19 +180,21 @@ async fn a_pod_starts_when_everything_it_reads_exists() {
     let mut reader = pod("user", spec);
     reader["metadata"]["annotations"] = json!({"headwater.dev/missing-after": "never"});
     world.create::<Pod>(reader).await;
-    let reported = |wanted: &'static str| {
+    let reported = |component: &'static str, wanted: &'static str| {
         move |events: &Snapshot<Event>| {
             let says = |event: &Event| {
                 event.message.as_deref().is_some_and(|message| message.contains(wanted))
                     && event.source.as_ref().and_then(|it| it.component.as_deref())
-                        == Some("kubelet")
+                        == Some(component)
             };
             events.iter().any(|(_, event)| says(event)).then_some(())
         }
     };
-    world.until_all(reported("persistentvolumeclaim \"data\" not found")).await;
+    world
+        .until_all(reported("default-scheduler", "persistentvolumeclaim \"data\" not found"))
+        .await;
     world.create::<PersistentVolumeClaim>(claim(json!({}))).await;
-    world.until_all(reported("configmap \"settings\" not found")).await;
+    world.until_all(reported("kubelet", "configmap \"settings\" not found")).await;
     world
         .until("default/user", |pod: Option<&Pod>| {
             let status = pod.and_then(|pod| pod.status.clone()).unwrap_or_default();

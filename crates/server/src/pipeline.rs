@@ -34,7 +34,7 @@ use crate::request::impersonate::{self, EffectiveUser};
 use crate::request::observe::RequestMetrics;
 use crate::request::route::{self, ResourcePath, Route, Target, Verb};
 use crate::server::Server;
-use crate::trace::Arrival;
+use crate::trace::RequestArrival;
 use crate::upkeep::after_write::after_write;
 use crate::verbs::{
     delete, discovery, encode, kubelet, patch, proxy, read, subresource, watch, write,
@@ -258,7 +258,7 @@ impl Server {
             .traffic()
             .begin()
             .map(|began| (began, Arc::clone(&identity), seat.level().to_owned(), route.verb));
-        let trace = match (&refusal, request.extensions_mut().remove::<Arrival>()) {
+        let trace = match (&refusal, request.extensions_mut().remove::<RequestArrival>()) {
             (None, Some(arrival)) => {
                 let head = (request.method(), request.uri(), request.headers());
                 self.tracer().begin(arrival, &identity, &route, head)

@@ -84,17 +84,17 @@ impl Tracer {
     }
 
     /// The arrival of a request, if requests are recorded.
-    pub(crate) fn arrival(&self, audit_id: &str) -> Option<Arrival> {
+    pub(crate) fn arrival(&self, audit_id: &str) -> Option<RequestArrival> {
         let active = self.0.as_ref()?;
         let (at, wall) = (Instant::now(), active.clock.now());
-        Some(Arrival { at, wall, audit_id: audit_id.to_owned() })
+        Some(RequestArrival { at, wall, audit_id: audit_id.to_owned() })
     }
 
     /// Begins the trace of an allowed request, if it is to be recorded. Only a privileged client
     /// decides that for its own trace; that of another is linked.
     pub(crate) fn begin(
         &self,
-        arrival: Arrival,
+        arrival: RequestArrival,
         identity: &Identity,
         route: &Route,
         (method, uri, headers): (&Method, &Uri, &HeaderMap),
@@ -142,7 +142,7 @@ impl Tracer {
 
 /// When a request arrived, and its audit id.
 #[derive(Clone)]
-pub(crate) struct Arrival {
+pub(crate) struct RequestArrival {
     at: Instant,
     wall: Timestamp,
     audit_id: String,
@@ -156,7 +156,7 @@ pub(crate) struct RequestTrace {
     parent: Option<[u8; 8]>,
     link: Option<TraceContext>,
     name: String,
-    arrival: Arrival,
+    arrival: RequestArrival,
     attributes: Vec<(&'static str, TraceValue)>,
 }
 

@@ -121,8 +121,8 @@ fn a_single_pod_ends_and_a_debugger_starts() {
     let state = "get pod web -o jsonpath={.status.ephemeralContainerStatuses[0].state}";
     cluster.expect_soon(state, &["running"]);
     let copied = cluster.output("cp web:/etc/hosts hosts");
-    let why = String::from_utf8_lossy(&copied.stderr);
-    assert!(!copied.status.success() && why.contains("tar: not found"), "{why}");
+    let shown = String::from_utf8([copied.stdout, copied.stderr].concat()).unwrap();
+    assert!(!copied.status.success() && shown.contains("tar: not found"), "{shown}");
 }
 
 /// A running `kubectl port-forward` to a free local port.

@@ -101,7 +101,7 @@ async fn requests_without_a_protocol_that_is_served_are_rejected() {
     for query in ["", "?ports=0", "?ports=http"] {
         let mut socket = TcpStream::connect(address).await.unwrap();
         let request = format!(
-            "GET {target}{query} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+            "GET {target}{query} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
              Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
              Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n"
         );
@@ -124,7 +124,7 @@ async fn a_client_that_breaks_the_protocol_loses_its_connection() {
         ] {
             let mut socket = TcpStream::connect(address).await.unwrap();
             let request = format!(
-                "POST {PODS}/web/{target} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n\
+                "POST {PODS}/web/{target} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n\
                  Upgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: {protocol}\r\n\r\n"
             );
             socket.write_all(request.as_bytes()).await.unwrap();

@@ -400,7 +400,7 @@ async fn a_cache_that_missed_a_compaction_reloads_and_its_watchers_end() {
 
 /// R38
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cache_whose_watch_omitted_a_revision_reloads_and_its_watchers_end() {
+async fn a_watcher_behind_a_watch_that_omitted_a_revision_ends_or_receives_it() {
     let Some(members) = etcd::EtcdCluster::start() else { return };
     let proxy = Proxy::start(members.port(0)).await;
     let near = Options { root: key::ROOT.to_owned(), ..fixture::options(&members) };
@@ -428,13 +428,15 @@ async fn a_cache_whose_watch_omitted_a_revision_reloads_and_its_watchers_end() {
     cache.reach(first).await.unwrap();
     let mut watcher = cache.watch(&resource, &Filter::default(), WatchStart::After(first));
     proxy.omit(b"things/omitted");
-    write("omitted").await;
+    let missed = write("omitted").await;
     until("a message is lost", async || proxy.has_omitted()).await;
     let last = write("last").await;
     until("the cache is current", async || cache.applied() >= last).await;
     let step = tokio::time::timeout(Duration::from_secs(60), watcher.next()).await;
     match step.expect("a watcher with a hole waits") {
         WatchStep::Closed | WatchStep::Expired { .. } => {}
+        // On a busy machine the feed first gave up the watch as stuck and repeated it.
+        WatchStep::Events(events) => assert_eq!(events[0].revision(), missed, "a hole"),
         _ => panic!("a watcher with a hole goes on"),
     }
     let names: Vec<String> =

@@ -35,6 +35,9 @@ const DICTIONARY_END: &str = "\
 /// The checksum of the dictionary, by which a compressed stream names it.
 const DICTIONARY_ID: u32 = 0xe3c6_a7c2;
 
+/// An empty stored block, with which a part of a compressed stream ends.
+const SYNC_FLUSH: [u8; 5] = [0, 0, 0, 0xff, 0xff];
+
 fn dictionary() -> Vec<u8> {
     let mut dictionary = Vec::with_capacity(1_423);
     for word in DICTIONARY_WORDS.split('|') {
@@ -123,14 +126,16 @@ fn text(plain: &mut &[u8]) -> Result<String, SpdyError> {
 /// A block without headers; the first one begins the compressed stream and names the dictionary.
 /// Stored blocks need no compressor.
 pub(super) fn empty(is_first: bool) -> Vec<u8> {
-    let mut block = Vec::with_capacity(15);
+    let mut block = Vec::with_capacity(20);
     if is_first {
         // Deflate with a window of 32 KiB, and a dictionary.
         block.extend_from_slice(&[0x78, 0x20]);
         block.extend_from_slice(&DICTIONARY_ID.to_be_bytes());
     }
-    // A stored block of four bytes: the number zero.
+    // A stored block of four bytes: the number zero. Then an empty one: readers such as that of Go
+    // return what precedes it, and wait for more without it.
     block.extend_from_slice(&[0, 4, 0, 0xfb, 0xff, 0, 0, 0, 0]);
+    block.extend_from_slice(&SYNC_FLUSH);
     block
 }
 
@@ -182,6 +187,7 @@ pub(super) mod tests {
         let mut reader = HeaderReader::default();
         for is_first in [true, false, false] {
             assert_eq!(reader.read(&empty(is_first)).unwrap(), []);
+            assert!(empty(is_first).ends_with(&SYNC_FLUSH), "Go's reader waits for it");
         }
     }
 

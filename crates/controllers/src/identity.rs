@@ -114,7 +114,7 @@ mod tests {
         assert!(
             all().iter().all(|identity| !identity.groups.contains(&"system:masters".to_owned()))
         );
-        assert_eq!(all().len(), 25);
+        assert_eq!(all().len(), 26);
         assert_eq!(of("scheduler").unwrap().user, "system:kube-scheduler");
         assert_eq!(of("unknown"), None);
         assert_eq!(component("simulated-kubelets"), Some("kubelet"));

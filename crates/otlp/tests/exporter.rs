@@ -1,4 +1,5 @@
 //! The exporter against a collector.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail")]
 
 use std::sync::Arc;
 

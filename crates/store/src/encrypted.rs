@@ -47,7 +47,7 @@ pub enum Provider {
     /// Encrypted; the first key writes, all keys read.
     Keys(Vec<CipherKey>),
     /// Encrypted under keys of a key service.
-    Service(EnvelopeKeys),
+    Service(Box<EnvelopeKeys>),
 }
 
 /// What encrypts the values that are written.
@@ -111,7 +111,7 @@ impl EncryptionRule {
 
     fn services(&self) -> impl Iterator<Item = &EnvelopeKeys> {
         self.providers.iter().filter_map(|provider| match provider {
-            Provider::Service(keys) => Some(keys),
+            Provider::Service(keys) => Some(&**keys),
             Provider::Identity | Provider::Keys(_) => None,
         })
     }

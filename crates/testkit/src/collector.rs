@@ -45,10 +45,15 @@ impl TestCollector {
     pub fn start() -> TestCollector {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.set_nonblocking(true).expect("a socket");
         let address = listener.local_addr().expect("an address");
         let received = Arc::<ReceivedTraces>::default();
-        runtime.spawn(accept(listener, Arc::clone(&received)));
+        let taken = Arc::clone(&received);
+        runtime.spawn(async {
+            let listener = TcpListener::from_std(listener).expect("a runtime");
+            accept(listener, taken).await;
+        });
         TestCollector { address, received, runtime: Some(runtime) }
     }
 

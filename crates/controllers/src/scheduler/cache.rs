@@ -142,6 +142,11 @@ impl SchedulerCache {
         self.nominated.values().filter(move |(name, _)| name == node).map(|(_, pod)| pod)
     }
 
+    /// The node that is nominated for a pod.
+    pub(crate) fn nomination(&self, key: &Key) -> Option<&str> {
+        self.nominated.get(key).map(|(node, _)| &**node)
+    }
+
     pub(crate) fn has_nominated(&self) -> bool {
         !self.nominated.is_empty()
     }

@@ -62,7 +62,7 @@ pub(crate) fn schedule_pod(
             break;
         }
     }
-    if let Some(nominated) = nominated(pod_info, &state, &fit) {
+    if let Some(nominated) = nominated(pod_info, cache, &state, &fit) {
         return chosen(&state, nominated);
     }
     match score::best(pod_info, &fit, &state) {
@@ -83,14 +83,16 @@ fn chosen(state: &CycleState<'_>, node_info: &NodeInfo) -> ScheduleResult {
     }
 }
 
-/// The node that an earlier preemption nominated, or for which volumes were provisioned, if the pod fits
-/// there now.
+/// The node that an earlier preemption nominated, or for which claims were bound, if the pod fits there
+/// now.
 fn nominated<'a>(
     pod_info: &PodInfo,
+    cache: &SchedulerCache,
     state: &CycleState<'_>,
     fit: &[&'a NodeInfo],
 ) -> Option<&'a NodeInfo> {
     let nominated = pod_info.pod.status.nominated_node_name.as_deref();
+    let nominated = nominated.or_else(|| cache.nomination(&pod_info.key));
     let name = nominated.or_else(|| state.volumes.selected_node())?;
     fit.iter().copied().find(|node_info| node_info.name() == name)
 }

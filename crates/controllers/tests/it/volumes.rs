@@ -155,7 +155,7 @@ async fn the_scheduler_chooses_the_node_of_a_claim_that_waits() {
 async fn an_attribute_class_is_released_by_the_last_claim() {
     let world = World::with("volumeattributesclass-protection").await;
     let class = json!({"metadata": {"name": "gold", "finalizers": ["kubernetes.io/vac-protection"]},
-        "driverName": "example.com"});
+        "driverName": "example.com", "parameters": {"speed": "high"}});
     world.create::<VolumeAttributesClass>(class).await;
     let wanted = json!({"storageClassName": "a", "volumeAttributesClassName": "gold"});
     world.create::<PersistentVolumeClaim>(claim(wanted)).await;

@@ -180,7 +180,7 @@ fn kms(plugin: &KmsConfiguration, metrics: &EncryptionMetrics) -> Result<Provide
     let service = KmsPlugin::new(&plugin.endpoint, timeout)?;
     let service = Arc::new(service.observed(&plugin.name, metrics.clone()));
     let keys = EnvelopeKeys::new(&plugin.name, service)?;
-    Ok(Provider::Service(keys.with_metrics(metrics.clone())))
+    Ok(Provider::Service(Box::new(keys.with_metrics(metrics.clone()))))
 }
 
 fn keys<E>(list: KeyList, make: impl Fn(&str, &[u8]) -> Result<CipherKey, E>) -> Result<Provider>

@@ -208,5 +208,8 @@ fn what_to_relay_must_be_said() {
     let missing = error(&["relay", "--upstream", "x"]);
     assert!(missing.contains("--resources") && missing.contains("--all"), "{missing}");
     let unknown = error(&["relay", "--upstream", "/nonexistent", "--all"]);
-    assert!(unknown.contains("cannot read --upstream /nonexistent"), "{unknown}");
+    assert!(
+        unknown.contains("cannot read kubeconfig /nonexistent: there is no such file; --upstream"),
+        "{unknown}"
+    );
 }

@@ -75,12 +75,17 @@ fn no_error_is_for_a_pair_of_elements_of_two_lists() {
 fn refused_change(group: &str, name: &str, body: &Value, change: &Value, expected: &[&str]) {
     let kind = kind(group, name);
     let old = prepared(&kind, body);
+    refused_change_of(&kind, &old, change, expected);
+}
+
+#[track_caller]
+fn refused_change_of(kind: &Kind, old: &Value, change: &Value, expected: &[&str]) {
     let mut new = old.clone();
     merge(&mut new, change);
-    let mut new = decode::refit(&kind, new, None).unwrap().value;
-    defaults::apply(&kind, &mut new, None);
-    defaults::prepare_for_update(&kind, &mut new, &old);
-    compare(&texts(&update(&kind, &new, &old)), expected);
+    let mut new = decode::refit(kind, new, None).unwrap().value;
+    defaults::apply(kind, &mut new, None);
+    defaults::prepare_for_update(kind, &mut new, old);
+    compare(&texts(&update(kind, &new, old)), expected);
 }
 
 fn merge(object: &mut Value, change: &Value) {
@@ -786,6 +791,7 @@ fn pods_of_an_invalid_selection_are_not_checked() {
 
 #[test]
 fn a_suspended_job_changes_where_its_pods_run_and_what_they_request() {
+    let kind = kind("batch", "Job");
     let pod = |cpu: &str, image: &str, affinity: Value| {
         json!({"spec": {"template": {"spec": {
             "containers": [{"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}}],
@@ -802,15 +808,16 @@ fn a_suspended_job_changes_where_its_pods_run_and_what_they_request() {
         job["spec"]["selector"] = json!({"matchLabels": {"a": "b"}});
         job["spec"]["manualSelector"] = true.into();
         job["spec"]["template"]["metadata"] = json!({"labels": {"a": "b"}});
+        let mut job = prepared(&kind, &job);
         job["status"] = status;
         job
     };
     let template = "spec.template: Invalid value";
     let check = |old: &Value, change: &Value, expected: &[&str]| {
-        refused_change("batch", "Job", old, change, expected);
+        refused_change_of(&kind, old, change, expected);
     };
     let fresh = job(&Value::Null, json!({}));
-    check(&fresh, &pod("2", "x", node.clone()), &[]);
+    check(&fresh, &pod("2", "x", node), &[]);
     check(&fresh, &pod("1", "y", Value::Null), &[template]);
     check(&fresh, &pod("1", "x", near.clone()), &[template]);
     check(&job(&near, json!({})), &pod("1", "x", json!({"podAffinity": null})), &[template]);
@@ -842,7 +849,7 @@ fn only_the_part_of_a_level_that_is_of_its_type_is_checked() {
 #[test]
 fn an_empty_list_of_scaling_policies_is_not_replaced_by_the_default() {
     let body = json!({"spec": {
-        "scaleTargetRef": {"kind": "Deployment", "name": "d"}, "maxReplicas": 2,
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}, "maxReplicas": 2,
         "behavior": {"scaleUp": {"policies": []}},
     }});
     let expected = ["spec.behavior.scaleUp.policies: Required value"];

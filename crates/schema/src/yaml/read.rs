@@ -373,14 +373,13 @@ mod tests {
 
     #[test]
     fn the_line_of_a_repeated_key_is_that_of_its_value() {
-        let text = "a: 1\nb:\n  - c: 1\n    \"c\":\n      d: 2\n    e: {f: 1, f: 2}\na: 2\n1: x\n1: y\n'1': z\n";
+        let text = "a: 1\nb:\n  - c: 1\n    \"c\":\n      d: 2\n    e: {f: 1, f: 2}\na: 2\n";
         assert_eq!(
             repeated_keys(text.as_bytes()),
             [
                 "line 5: key \"c\" already set in map",
                 "line 6: key \"f\" already set in map",
                 "line 7: key \"a\" already set in map",
-                "line 9: key 1 already set in map",
             ]
         );
         assert_eq!(

@@ -315,7 +315,7 @@ async fn a_dry_run_returns_the_object_and_stores_nothing() {
 #[tokio::test(start_paused = true)]
 async fn repeated_keys_of_yaml_are_reported_with_their_lines() {
     let api = Api::start().await;
-    let body = "metadata: {name: y}\ndata:\n  k: '1'\n  k: '2'\n  l: a\n  l: b\nother: 1\n";
+    let body = "metadata: {name: twice}\ndata:\n  k: '1'\n  k: '2'\n  l: a\n  l: b\nother: 1\n";
     let request =
         |mode: &str| format!("POST {CMS}?fieldValidation={mode}\nContent-Type: application/yaml");
     api.send(&request("Strict"), body).await.fails(

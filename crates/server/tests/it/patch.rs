@@ -182,8 +182,9 @@ async fn field_validation_applies_to_patches() {
 async fn repeated_keys_of_an_apply_are_reported_with_their_lines() {
     const APPLY: &str = "application/apply-patch+yaml";
     let api = Api::start().await;
-    let body = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: y\ndata:\n  k: '1'\n  k: '2'\n";
-    let target = format!("{CMS}/y?fieldManager=m");
+    let body =
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: twice\ndata:\n  k: '1'\n  k: '2'\n";
+    let target = format!("{CMS}/twice?fieldManager=m");
     let strict = api.patch(APPLY, &format!("{target}&fieldValidation=Strict"), body).await;
     strict.fails(
         400,

@@ -132,7 +132,8 @@ async fn a_client_that_breaks_the_protocol_loses_its_connection() {
             while !head.ends_with(b"\r\n\r\n") {
                 head.push(socket.read_u8().await.unwrap());
             }
-            assert!(head.starts_with(b"HTTP/1.1 101"), "{target}");
+            let head = String::from_utf8(head).unwrap();
+            assert!(head.starts_with("HTTP/1.1 101"), "{target}: {head}");
             socket.write_all(hostile).await.unwrap();
             let mut rest = Vec::new();
             socket.read_to_end(&mut rest).await.unwrap();

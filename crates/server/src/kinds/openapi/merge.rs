@@ -12,6 +12,9 @@ use headwater_json::{Map, Value};
 const SECTIONS: [(&str, &str); 2] =
     [("definitions", "#/definitions/"), ("parameters", "#/parameters/")];
 
+/// How often the new names are computed again with those found before.
+const RENAMING_PASSES: usize = 8;
+
 const KINDS: &str = "x-kubernetes-group-version-kind";
 
 /// What the paths below a prefix need of a document; `None` if it has no such paths.
@@ -50,14 +53,18 @@ pub(crate) fn part(document: &Value, prefix: &str) -> Option<Value> {
 
 /// Adds the part of an extension server to a document.
 pub(super) fn add(document: &mut Value, part: &Value) {
-    let mut renamed: BTreeMap<String, String> = BTreeMap::new();
-    for (section, start) in SECTIONS {
-        for (name, value) in members(part, section).into_iter().flatten() {
-            let free = name_for(document, part, section, name, value);
-            if free != name.as_str() {
-                renamed.insert(format!("{start}{name}"), format!("{start}{free}"));
-            }
+    let first = new_names(document, part, &BTreeMap::new());
+    // A definition may be there already, with other names in its references.
+    let mut renamed = first.clone();
+    for _ in 0..RENAMING_PASSES {
+        let next = new_names(document, part, &renamed);
+        if next == renamed {
+            break;
         }
+        renamed = next;
+    }
+    if new_names(document, part, &renamed) != renamed {
+        renamed = first;
     }
     for (section, start) in SECTIONS {
         for (name, value) in members(part, section).into_iter().flatten() {
@@ -77,6 +84,24 @@ pub(super) fn add(document: &mut Value, part: &Value) {
             document["paths"][path.as_str()] = with_names(item, &renamed);
         }
     }
+}
+
+/// The references of a part that get another name in a document, if its references get these.
+fn new_names(
+    document: &Value,
+    part: &Value,
+    renamed: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for (section, start) in SECTIONS {
+        for (name, value) in members(part, section).into_iter().flatten() {
+            let free = name_for(document, part, section, name, &with_names(value, renamed));
+            if free != name.as_str() {
+                found.insert(format!("{start}{name}"), format!("{start}{free}"));
+            }
+        }
+    }
+    found
 }
 
 fn members<'a>(document: &'a Value, section: &str) -> Option<&'a Map> {
@@ -114,7 +139,7 @@ fn name_for(document: &Value, part: &Value, section: &str, name: &str, value: &V
     let mut free = name.to_owned();
     let mut number = 1;
     loop {
-        match members(document, section).and_then(|all| all.get(&*free)) {
+        match members(document, section).and_then(|all| all.get(&free)) {
             Some(there) if means_the_same(there, value) => return free,
             None if number == 1 || !has(part, &free) => return free,
             _ => {}

@@ -53,7 +53,7 @@ impl ScriptedService {
     }
 
     fn provider(self: &Arc<ScriptedService>) -> Provider {
-        Provider::Service(EnvelopeKeys::new("vault", self.clone()).unwrap())
+        Provider::Service(Box::new(EnvelopeKeys::new("vault", self.clone()).unwrap()))
     }
 }
 

@@ -59,7 +59,7 @@ pub(crate) async fn dev(mut flags: ServeFlags) -> Result<()> {
     flags.controller_flags.controllers.get_or_insert_with(ControllerSelection::all);
     flags.ui_bind.get_or_insert(UiBind::At((Ipv4Addr::LOCALHOST, 0).into()));
     flags.honors_forwarding = true;
-    serve(flags, None).await
+    Box::pin(serve(flags, None)).await
 }
 
 /// Serves until a signal; meanwhile replays a recording, if there is one.

@@ -45,7 +45,8 @@ async fn a_running_server_renews_the_certificates_of_the_administrator_and_of_it
         revocations: None,
     };
     let stop = CancellationToken::new();
-    let renewing = tokio::spawn(certificates.keep_renewed(admin, stop.clone()));
+    let mut renewing = JoinSet::new();
+    renewing.spawn(certificates.keep_renewed(admin, stop.clone()));
     tokio::time::sleep(10 * RENEW_EVERY).await;
     assert!(!newest.has_changed().unwrap(), "a certificate is renewed long before it expires");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), first);
@@ -59,5 +60,5 @@ async fn a_running_server_renews_the_certificates_of_the_administrator_and_of_it
     assert!(before.keys().eq(after.keys()) && !before.is_empty());
     assert!(before.iter().all(|(user, kubeconfig)| after[user] != *kubeconfig));
     stop.cancel();
-    renewing.await.unwrap();
+    renewing.join_next().await.unwrap().unwrap();
 }

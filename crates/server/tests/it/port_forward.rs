@@ -125,7 +125,8 @@ async fn a_client_that_breaks_the_protocol_loses_its_connection() {
             let mut socket = TcpStream::connect(address).await.unwrap();
             let request = format!(
                 "POST {PODS}/web/{target} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n\
-                 Upgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: {protocol}\r\n\r\n"
+                 Upgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: {protocol}\r\n\
+                 Content-Type: application/json\r\n\r\n" // which web pages cannot send
             );
             socket.write_all(request.as_bytes()).await.unwrap();
             let mut head = Vec::new();

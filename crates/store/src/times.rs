@@ -1,7 +1,7 @@
 //! The times of revisions, for stores that do not keep them with each change.
 //!
 //! River: commit, or a watch on the database → **times** → reads of the past.
-//! Promise: at most [`ENTRIES_MAX`] entries; the oldest are dropped.
+//! Promise: at most `ENTRIES_MAX` entries; the oldest are dropped.
 
 use std::collections::VecDeque;
 

@@ -19,7 +19,7 @@ pub const LOG_START: &str = "headwater.dev/log-start";
 pub const LOG_LINE: &str = "headwater.dev/log-line";
 /// The pod annotation with the period of [`LOG_LINE`]; a second by default.
 pub const LOG_EVERY: &str = "headwater.dev/log-every";
-/// The pod annotation with replies to commands, see [`ExecReplies`].
+/// The pod annotation with replies to commands: a YAML map from command lines to replies.
 pub const EXEC_REPLIES: &str = "headwater.dev/exec-replies";
 
 /// Lines between the start of a container and its readiness are this far apart.

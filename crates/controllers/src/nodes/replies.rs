@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::containers::CommandReply;
 
-/// The pod annotation with replies to HTTP requests, see [`HttpReplies`].
+/// The pod annotation with replies to HTTP requests: a YAML map from paths to replies.
 pub const HTTP_REPLIES: &str = "headwater.dev/http-replies";
 
 /// A text, or a map with details.

@@ -25,7 +25,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// The number of looks: about ten seconds.
 const LOOKS: u32 = 26;
 
-/// Versions of one object that are told apart while a write of it is followed.
+/// How many versions of one object are distinguished while a write of it is followed.
 const VERSIONS_MAX: usize = 16;
 
 /// A write of an object whose events are noticed.

@@ -153,7 +153,8 @@ async fn the_scheduler_chooses_the_node_of_a_claim_that_waits() {
 
 #[tokio::test]
 async fn an_attribute_class_is_released_by_the_last_claim() {
-    let world = World::with("volumeattributesclass-protection").await;
+    let world =
+        World::with("persistentvolumeclaim-protection,volumeattributesclass-protection").await;
     let class = json!({"metadata": {"name": "gold", "finalizers": ["kubernetes.io/vac-protection"]},
         "driverName": "example.com", "parameters": {"speed": "high"}});
     world.create::<VolumeAttributesClass>(class).await;

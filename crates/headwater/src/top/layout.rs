@@ -115,7 +115,7 @@ fn head_line(name: &str, parts: &[ScreenPart], width: usize, paint: Paint) -> St
     line
 }
 
-/// How many rows of each table are shown, if its head fits: the remaining rows go to the tables alternately.
+/// How many rows each table shows; `None` if its head does not fit. Free rows are given to the tables one by one.
 fn shares(tables: &[ScreenTable], height: usize) -> Vec<Option<usize>> {
     /// An empty line, the names of the columns, and one row.
     const LEAST: usize = 3;

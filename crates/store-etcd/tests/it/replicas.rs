@@ -435,7 +435,7 @@ async fn a_watcher_behind_a_watch_that_omitted_a_revision_ends_or_receives_it() 
     let step = tokio::time::timeout(Duration::from_secs(60), watcher.next()).await;
     match step.expect("a watcher with a hole waits") {
         WatchStep::Closed | WatchStep::Expired { .. } => {}
-        // The feed reads what was omitted from the history of etcd.
+        // A watcher that goes on must begin with the omitted change.
         WatchStep::Events(events) => assert_eq!(events[0].revision(), missed, "a hole"),
         _ => panic!("a watcher with a hole goes on"),
     }
